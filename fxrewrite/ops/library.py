@@ -1,0 +1,70 @@
+"""The ``fxrewrite`` operator namespace: definition of ops and loading of the native kernels.
+
+Schemas, fake kernels and references are Python; the native library only adds kernels for the CPU
+dispatch key. Without it every op still works, through its reference.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NAMESPACE = "fxrewrite"
+_library = torch.library.Library(NAMESPACE, "DEF")
+
+
+def define(
+    schema: str,
+    *,
+    reference: Callable[..., torch.Tensor],
+    fake: Callable[..., torch.Tensor],
+) -> torch._ops.OpOverload:
+    """Define ``fxrewrite::<name>`` and ``fxrewrite::<name>_reference`` from one schema.
+
+    ``reference`` is the meaning of the op in plain PyTorch: it runs wherever no native kernel
+    does (another device, a dtype or shape that no kernel takes), it is what the tests hold the
+    kernels against, and native kernels call it, by the ``_reference`` name, for inputs that they
+    do not take. ``fake`` gives shape, dtype and strides of the result.
+    """
+    name = schema.split("(", 1)[0]
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.define(schema.replace(name, f"{name}_reference", 1))
+    _library.impl(name, reference, "CompositeExplicitAutograd")
+    _library.impl(f"{name}_reference", reference, "CompositeImplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
+    op: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
+    return op
+
+
+def native_library_path() -> Path | None:
+    """Where the native CPU library is, or None when it has not been built."""
+    spec = importlib.util.find_spec("fxrewrite")
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    for root in roots:
+        for found in sorted(Path(root).glob("_native/libfxrewrite_cpu*")):
+            return found
+    return None
+
+
+def load_native() -> str | None:
+    """Load the native kernels. Returns None when loaded, else why not, in one line."""
+    if os.environ.get("FXREWRITE_ISA") == "none":
+        return "switched off by FXREWRITE_ISA=none"
+    path = native_library_path()
+    if path is None:
+        return "the native library is not built (pip install fxrewrite with a C++20 compiler)"
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        return f"{path.name} does not load: {str(error).splitlines()[0]}"
+    return None
+
+
+def call_native(name: str, *args: Any) -> Any:
+    """Call a bookkeeping op of the native library (``_isa``, ``_counters`` ...)."""
+    return getattr(getattr(torch.ops, NAMESPACE), name)(*args)

@@ -1,0 +1,77 @@
+"""``fxrewrite::relu_linear_attention``: attention with a ReLU feature map, linear in the length.
+
+    out_i = Σ_j φ(k_j)·q̂_i v_j / (Σ_j φ'(k_j)·q̂'_i + eps),   φ = ReLU
+
+as in EfficientViT (Cai et al., 2023, eq. 2-3), used by SANA (Xie et al., 2024) and, with rotary
+embeddings on the numerator's features only, by SANA-Video.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .library import define
+
+
+def reference(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    norm_query: torch.Tensor | None = None,
+    norm_key: torch.Tensor | None = None,
+    *,
+    eps: float,
+    relu: bool = True,
+    out_dtype: torch.dtype | None = None,
+    channel_major: bool = False,
+) -> torch.Tensor:
+    """``query``, ``key`` [B, H, N, D], ``value`` [B, H, N, Dv], any strides: result [B, H, N, Dv].
+
+    * ``norm_query``, ``norm_key`` [B, H, N, D]: features of the normaliser where they are not those
+      of the numerator (both or neither).
+    * ``relu``: apply ReLU to ``query`` and ``key`` (never to the ``norm_`` tensors); False means
+      that they are features already.
+    * ``eps`` is added to the normaliser.
+    * Products and sums are in at least float32; ``out_dtype`` (default: that of ``value``) is the
+      result's.
+    * ``channel_major``: memory order of the result, [B, H, Dv, N] (True) or [B, H, N, Dv] (False).
+    """
+    wide = torch.promote_types(value.dtype, torch.float32)
+    q, k, v = query.to(wide), key.to(wide), value.to(wide)
+    if relu:
+        q, k = q.relu(), k.relu()
+    norm_q = q if norm_query is None else norm_query.to(wide)
+    norm_k = k if norm_key is None else norm_key.to(wide)
+    numerator = q @ (k.mT @ v)
+    normaliser = norm_q @ norm_k.sum(dim=-2, keepdim=True).mT
+    out = (numerator / (normaliser + eps)).to(out_dtype or value.dtype)
+    return out.mT.contiguous().mT if channel_major else out.contiguous()
+
+
+def fake(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    norm_query: torch.Tensor | None = None,
+    norm_key: torch.Tensor | None = None,
+    *,
+    eps: float,
+    relu: bool = True,
+    out_dtype: torch.dtype | None = None,
+    channel_major: bool = False,
+) -> torch.Tensor:
+    batch, heads, tokens, _ = query.shape
+    width = value.shape[-1]
+    dtype = out_dtype or value.dtype
+    if channel_major:
+        return query.new_empty(batch, heads, width, tokens, dtype=dtype).mT
+    return query.new_empty(batch, heads, tokens, width, dtype=dtype)
+
+
+op = define(
+    "relu_linear_attention(Tensor query, Tensor key, Tensor value, Tensor? norm_query=None,"
+    " Tensor? norm_key=None, *, float eps, bool relu=True, ScalarType? out_dtype=None,"
+    " bool channel_major=False) -> Tensor",
+    reference=reference,
+    fake=fake,
+)

@@ -1,0 +1,7 @@
+"""Sites, reports, reasons, and how they are shown."""
+
+from .reasons import Reason
+from .report import Capture, Report
+from .site import KINDS, Refusal, Site
+
+__all__ = ["KINDS", "Capture", "Reason", "Refusal", "Report", "Site"]

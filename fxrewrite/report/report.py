@@ -1,0 +1,93 @@
+"""The report: every site of every captured graph, and what could not be captured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from .site import Site
+
+SCHEMA_VERSION = 1
+
+
+@dataclass
+class Capture:
+    """One captured graph: its size, its sites, seconds spent capturing, matching and rewriting."""
+
+    name: str
+    nodes: int
+    sites: list[Site] = field(default_factory=list)
+    capture_seconds: float = 0.0
+    rewrite_seconds: float = 0.0
+
+
+@dataclass
+class Report:
+    """What the pass found in a model.
+
+    ``captures`` has one entry a captured graph; ``notes`` name the parts that were not captured, or
+    only in part, and why. ``predicted`` is True while the report stems from the dry run (nothing
+    has been executed yet).
+    """
+
+    captures: list[Capture] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    predicted: bool = False
+
+    @property
+    def sites(self) -> list[Site]:
+        """All sites, graph by graph, in the order of the graph."""
+        return [site for capture in self.captures for site in capture.sites]
+
+    @property
+    def matched(self) -> list[Site]:
+        return [site for site in self.sites if site.matched]
+
+    @property
+    def rejected(self) -> list[Site]:
+        return [site for site in self.sites if not site.matched]
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """Number of matched and rejected sites by kind."""
+        by_kind: dict[str, Counter[str]] = {}
+        for site in self.sites:
+            by_kind.setdefault(site.kind, Counter())[site.status] += 1
+        return by_kind
+
+    def note(self, text: str) -> None:
+        """Add a note once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data; ``schema`` is raised when a field changes its meaning."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "predicted": self.predicted,
+            "captures": [
+                {
+                    "name": c.name,
+                    "nodes": c.nodes,
+                    "capture_seconds": round(c.capture_seconds, 4),
+                    "rewrite_seconds": round(c.rewrite_seconds, 4),
+                }
+                for c in self.captures
+            ],
+            "notes": list(self.notes),
+            "sites": [site.to_dict() for site in self.sites],
+        }
+
+    def summary(self) -> str:
+        """One line: how many sites were found, matched and rejected, by kind."""
+        if not self.sites:
+            return "no sites found"
+        parts = [
+            f"{kind} {count['matched']} of {count.total()}" for kind, count in sorted(self.counts().items())
+        ]
+        return f"{len(self.matched)} of {len(self.sites)} sites matched: " + ", ".join(parts)
+
+    def __str__(self) -> str:
+        from .table import render
+
+        return render(self)

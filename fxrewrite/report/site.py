@@ -1,0 +1,88 @@
+"""A site: one place of a model that a rule found, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..guards.verdict import Judgement
+from .reasons import Reason
+
+KINDS = ("sdpa", "linear", "fp8_matmul", "linear_attention")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An implementation of the op that does not take this site, and the requirement that refused."""
+
+    implementation: str
+    requirement: str
+
+
+@dataclass
+class Site:
+    """One candidate, either matched (replaced) or rejected (left as it is).
+
+    ``id`` is unique within a report; ``module`` the path of the innermost ``nn.Module`` in the
+    model ("" where unknown); ``location`` the user's "file:line"; ``source`` that line's text;
+    ``node`` the anchor's name in the captured graph; ``operands`` dtype and shape by capture name;
+    ``implementation`` the kernel expected to run (None when rejected); ``refusals`` the better ones
+    that do not apply, best first; ``flops`` the work of one call as text (an expression where sizes
+    are symbolic), "" where not counted.
+    """
+
+    id: str
+    kind: str
+    status: str
+    rule: str
+    code: Reason | None = None
+    detail: str = ""
+    module: str = ""
+    location: str = ""
+    source: str = ""
+    node: str = ""
+    operands: dict[str, str] = field(default_factory=dict)
+    judgements: tuple[Judgement, ...] = ()
+    implementation: str | None = None
+    refusals: tuple[Refusal, ...] = ()
+    flops: str = ""
+
+    @property
+    def matched(self) -> bool:
+        return self.status == "matched"
+
+    @property
+    def reason(self) -> str:
+        """Why the site was rejected, in one line; "" for a matched site."""
+        if self.code is None:
+            return ""
+        return f"{self.code.name}: {self.detail or self.code.value}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The site as plain data, as the JSON report has it."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "status": self.status,
+            "rule": self.rule,
+            "code": self.code.name if self.code else None,
+            "reason": self.reason,
+            "module": self.module,
+            "location": self.location,
+            "source": self.source,
+            "node": self.node,
+            "operands": dict(self.operands),
+            "guards": [
+                {
+                    "guard": j.guard,
+                    "verdict": j.verdict.value,
+                    "evidence": j.evidence,
+                    "detail": j.detail,
+                    "residual": j.residual,
+                }
+                for j in self.judgements
+            ],
+            "implementation": self.implementation,
+            "refusals": [{"implementation": r.implementation, "requirement": r.requirement} for r in self.refusals],
+            "flops": self.flops,
+        }
