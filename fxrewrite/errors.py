@@ -1,0 +1,43 @@
+"""The errors that fxrewrite raises on purpose: each message is one line that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+MINIMUM_TORCH = (2, 11)
+
+
+class FxrewriteError(Exception):
+    """Base class: something is wrong that the user can set right; the message says how."""
+
+
+class UsageError(FxrewriteError):
+    """An argument, option, rule or configuration value is not one of those accepted."""
+
+
+class TargetError(FxrewriteError):
+    """The TARGET of the command line does not lead to a model."""
+
+
+class CaptureError(FxrewriteError):
+    """A model could not be captured as a graph."""
+
+
+class UnsupportedTorchError(FxrewriteError):
+    """The installed torch is older than the oldest that fxrewrite works with."""
+
+
+def require_torch() -> None:
+    """Raise `UnsupportedTorchError` unless the installed torch is 2.11 or newer."""
+    needed = ".".join(map(str, MINIMUM_TORCH))
+    try:
+        from torch import __version__ as installed
+    except ImportError:
+        raise UnsupportedTorchError(
+            f"torch is not installed, and fxrewrite needs {needed} or newer: pip install 'torch>={needed}'"
+        ) from None
+    found = re.match(r"(\d+)\.(\d+)", str(installed))
+    if found is None or (int(found[1]), int(found[2])) < MINIMUM_TORCH:
+        raise UnsupportedTorchError(
+            f"torch {installed} is too old, fxrewrite needs {needed} or newer: pip install 'torch>={needed}'"
+        )
