@@ -1,0 +1,311 @@
+"""``fxrewrite::sdpa`` against float64, and against the errors that eager PyTorch makes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fxrewrite.ops import sdpa
+
+BF16, F32 = torch.bfloat16, torch.float32
+INF = float("inf")
+op = torch.ops.fxrewrite.sdpa
+
+
+def exact(q, k, v, mask=None, *, is_causal=False, scale=None, enable_gqa=False, mask_fill=None, safe_softmax=True, **_):
+    """The op's meaning, in float64."""
+    q, k, v = q.double(), k.double(), v.double()
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None and mask.dtype == torch.bool:
+        fill = -INF if mask_fill is None else mask_fill
+        scores = scores.masked_fill(~mask, fill)
+    elif mask is not None:
+        scores = scores + mask.double()
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -INF)
+    weights = scores.softmax(-1)
+    if safe_softmax:
+        weights = weights.masked_fill((scores == -INF).all(-1, keepdim=True), 0.0)
+    return weights @ v
+
+
+def eager(q, k, v, mask=None, *, is_causal=False, scale=None, enable_gqa=False, mask_fill=None, safe_softmax=True, **_):
+    """What models run: the fused call for its own meaning, else the formula in the inputs' dtype."""
+    if mask_fill is None and safe_softmax:
+        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -INF if mask_fill is None else mask_fill)
+    elif mask is not None:
+        scores = scores + mask
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -INF)
+    return scores.softmax(-1).to(v.dtype) @ v
+
+
+def rms(x: torch.Tensor) -> float:
+    return x.double().square().mean().sqrt().item()
+
+
+def hold(q, k, v, mask=None, **options):
+    """The contract: error at most 1.25 times eager's, no drift, order of memory as asked."""
+    out = op(q, k, v, mask, **options)
+    want, usual = exact(q, k, v, mask, **options), eager(q, k, v, mask, **options)
+    assert out.shape == want.shape and out.dtype == q.dtype
+    ordered = out.transpose(1, 2) if options.get("token_major", True) else out
+    assert ordered.is_contiguous()
+    assert torch.equal(out.isnan(), want.isnan())
+    out, want, usual = (t.nan_to_num() for t in (out, want, usual))
+    assert rms(out - want) <= 1.25 * rms(usual - want)
+    drift, noise = (out - want).mean().item(), rms(out - want) / math.sqrt(out.numel())
+    assert abs(drift) <= max(6 * noise, 2 * abs((usual - want).mean().item()))
+
+
+def make(batch, heads, length, keys, dim, dim_v=None, groups=None, dtype=BF16, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    groups, dim_v = groups or heads, dim_v or dim
+    draw = lambda *shape: torch.randn(*shape, generator=g).to(dtype)
+    return draw(batch, heads, length, dim), draw(batch, groups, keys, dim), draw(batch, groups, keys, dim_v)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        dict(batch=2, heads=3, length=200, keys=200, dim=64),
+        dict(batch=1, heads=2, length=130, keys=777, dim=72),
+        dict(batch=1, heads=2, length=300, keys=1100, dim=112),
+        dict(batch=1, heads=4, length=97, keys=515, dim=128, groups=2),
+        dict(batch=1, heads=2, length=65, keys=300, dim=40, dim_v=80),
+        dict(batch=1, heads=2, length=65, keys=300, dim=33, dim_v=17),
+        dict(batch=1, heads=1, length=50, keys=90, dim=256),
+        dict(batch=2, heads=8, length=1, keys=1030, dim=128, groups=2),
+        dict(batch=2, heads=4, length=3, keys=259, dim=80),
+        dict(batch=1, heads=4, length=5, keys=2000, dim=96, groups=1),
+        dict(batch=9, heads=1, length=1, keys=40, dim=16),
+    ],
+    ids=lambda s: "-".join(f"{k}{v}" for k, v in s.items()),
+)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("safe", [False, True])
+def test_error_is_at_most_that_of_eager(shape, dtype, causal, safe):
+    hold(*make(**shape, dtype=dtype), is_causal=causal, enable_gqa="groups" in shape, safe_softmax=safe)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 1.0, 2.5])
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_scale(scale, dtype):
+    hold(*make(1, 2, 70, 140, 64, dtype=dtype), scale=scale)
+
+
+def broadcast_shapes(batch, heads, length, keys):
+    yield (length, keys)
+    yield (1, keys)
+    yield (batch, 1, 1, keys)
+    yield (batch, 1, length, keys)
+    yield (1, heads, length, keys)
+    yield (heads, 1, keys)
+    yield (batch, heads, length, 1)
+    yield (batch, heads, length, keys)
+    yield (1, 1)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("kind", [torch.bool, F32, BF16, torch.float16])
+@pytest.mark.parametrize("length", [70, 2])
+def test_masks_of_every_broadcast_and_dtype(dtype, kind, length):
+    q, k, v = make(2, 3, length, 133, 48, dtype=dtype)
+    fused = kind in (torch.bool, F32, dtype)
+    for number, shape in enumerate(broadcast_shapes(2, 3, length, 133)):
+        g = torch.Generator().manual_seed(number)
+        mask = torch.randn(shape, generator=g)
+        mask = mask > -0.5 if kind == torch.bool else mask.to(kind)
+        hold(q, k, v, mask, safe_softmax=False)
+        hold(q, k, v, mask, safe_softmax=False, is_causal=True)
+        if fused:
+            hold(q, k, v, mask)
+        if kind == torch.bool:
+            hold(q, k, v, mask, mask_fill=-1e4, safe_softmax=False)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, F32, BF16])
+def test_mask_strides(kind):
+    q, k, v = make(2, 2, 40, 90, 32)
+    base = torch.randn(2, 1, 90, 80)
+    base = base > -0.5 if kind == torch.bool else base.to(kind)
+    for mask in (base.mT[..., ::2, :], base.mT[..., :40, :], base.mT[:, :, :40].expand(2, 2, 40, 90)):
+        hold(q, k, v, mask)
+
+
+def test_mask_bytes_other_than_one_are_true():
+    q, k, v = make(1, 1, 20, 40, 32)
+    mask = torch.arange(800, dtype=torch.uint8).reshape(20, 40).view(torch.bool)
+    hold(q, k, v, mask)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("length", [37, 1])
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("fill", [None, -INF, -1e9, torch.finfo(F32).min])
+def test_wholly_masked_rows(dtype, length, safe, fill):
+    q, k, v = make(2, 2, length, 700, 64, dtype=dtype)
+    mask = torch.rand(2, 1, length, 700) > 0.5
+    mask[:, :, 0] = False
+    out = op(q, k, v, mask, mask_fill=fill, safe_softmax=safe)
+    row = out[:, :, 0].double()
+    if fill in (None, -INF):
+        assert (row == 0).all() if safe else row.isnan().all()
+    else:
+        assert torch.allclose(row, v.double().mean(-2), atol=4e-3 if dtype == BF16 else 1e-5)
+    want = exact(q, k, v, mask, mask_fill=fill, safe_softmax=safe)
+    assert torch.equal(out.isnan(), want.isnan())
+    assert torch.allclose(out[:, :, 1:].double(), want[:, :, 1:], atol=2e-2 if dtype == BF16 else 1e-5)
+
+
+def test_float_mask_of_the_lowest_number_gives_the_mean():
+    q, k, v = make(1, 2, 9, 300, 64)
+    for kind in (F32, BF16):
+        out = op(q, k, v, torch.full((9, 300), torch.finfo(kind).min, dtype=kind))
+        assert torch.allclose(out.double(), v.double().mean(-2, keepdim=True).expand(out.shape), atol=4e-3)
+
+
+def poison(t, where, value):
+    t = t.clone()
+    t[where] = value
+    return t
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("length", [40, 1])
+@pytest.mark.parametrize("value", [float("nan"), INF, -INF])
+@pytest.mark.parametrize("fill", [None, -1e4])
+def test_non_finite_inputs(dtype, length, value, fill):
+    q, k, v = make(1, 2, length, 90, 32, dtype=dtype)
+    mask = torch.rand(length, 90) > 0.3
+    mask[:, 0] = True
+    mask[0, 7] = False
+    options = dict(mask_fill=fill, safe_softmax=fill is None)
+    for case in (
+        (poison(q, (0, 1, 0, 3), value), k, v),
+        (q, poison(k, (0, 1, 7, 3), value), v),
+        (q, k, poison(v, (0, 1, 0, 3), value)),
+    ):
+        for m in (None, mask):
+            out, want = op(*case, m, **options), torch.ops.fxrewrite.sdpa_reference(*case, m, **options)
+            assert torch.equal(out.isnan(), want.isnan())
+            assert torch.equal(out.isinf(), want.isinf())
+
+
+def test_nan_in_a_float_mask():
+    q, k, v = make(1, 1, 8, 40, 32)
+    mask = torch.zeros(8, 40)
+    mask[3, 5] = float("nan")
+    assert torch.equal(op(q, k, v, mask)[0, 0].isnan().any(-1), torch.arange(8) == 3)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 4, 8), (1, 0, 3, 4, 8), (1, 2, 0, 4, 8), (1, 2, 3, 0, 8), (1, 2, 3, 4, 0)])
+@pytest.mark.parametrize("safe", [False, True])
+def test_empty_dimensions(shape, safe):
+    q, k, v = make(*shape)
+    args = (q, k, v) if shape[-1] else (q, k, make(1, 2, 3, 4, 8)[2])
+    scale = 1.0 if shape[-1] == 0 else None
+    out = op(*args, safe_softmax=safe, scale=scale)
+    want = torch.ops.fxrewrite.sdpa_reference(*args, safe_softmax=safe, scale=scale)
+    assert out.shape == want.shape and torch.allclose(out, want, atol=1e-2, equal_nan=True)
+
+
+def test_what_no_kernel_takes_is_the_reference():
+    q, k, v = make(2, 4, 5, 9, 8, dtype=torch.float64)
+    assert torch.equal(op(q, k, v), torch.ops.fxrewrite.sdpa_reference(q, k, v))
+    q, k, v = make(2, 4, 5, 9, 8)
+    assert torch.equal(op(q, k[:1], v[:1]), torch.ops.fxrewrite.sdpa_reference(q, k[:1], v[:1]))
+    with pytest.raises(RuntimeError):
+        op(q, k, v, torch.zeros(5, 9, dtype=torch.float16))
+    with pytest.raises(RuntimeError):
+        op(q, k.float(), v)
+    with pytest.raises(RuntimeError):
+        op(q, k, v, torch.zeros(5, 8))
+
+
+@st.composite
+def layouts(draw, shape):
+    """A tensor of ``shape`` in some memory order, with gaps or an expanded dimension."""
+    order = draw(st.permutations(range(4)))
+    t = torch.randn([shape[i] + draw(st.integers(0, 2)) for i in order], generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
+    t = t.permute([order.index(i) for i in range(4)])
+    t = t[tuple(slice(0, n) for n in shape)]
+    wide = draw(st.sampled_from([None, None, 0, 1, 2]))
+    return t if wide is None else t.narrow(wide, 0, min(1, shape[wide])).expand(shape)
+
+
+@st.composite
+def cases(draw):
+    batch, groups, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    length = draw(st.integers(1, 3) | st.integers(4, 90))
+    keys, dim, dim_v = draw(st.integers(1, 150)), draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    heads = groups * group
+    dtype = draw(st.sampled_from([BF16, F32]))
+    q, k, v = (draw(layouts((batch, h, n, d))).to(dtype) for h, n, d in ((heads, length, dim), (groups, keys, dim), (groups, keys, dim_v)))
+    options = dict(
+        is_causal=draw(st.booleans()),
+        scale=draw(st.sampled_from([None, 0.7])),
+        enable_gqa=group > 1 or draw(st.booleans()),
+        safe_softmax=draw(st.booleans()),
+        token_major=draw(st.booleans()),
+    )
+    mask = None
+    kind = draw(st.sampled_from([None, torch.bool, F32, BF16, torch.float16]))
+    if kind is not None:
+        shape = [draw(st.sampled_from([1, n])) for n in (batch, heads, length, keys)][draw(st.integers(0, 2)) :]
+        mask = torch.randn(shape)
+        mask = mask > -1 if kind == torch.bool else mask.to(kind)
+        if kind == torch.bool:
+            options["mask_fill"] = draw(st.sampled_from([None, -INF, -1e4]))
+        if kind not in (torch.bool, F32, dtype):
+            options["safe_softmax"] = False
+        if options["safe_softmax"] and options.get("mask_fill") is None:
+            options["is_causal"] = False  # the fused call forbids both
+    return (q, k, v, mask), options
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(cases())
+def test_any_shape_stride_and_flag(case):
+    inputs, options = case
+    out, want = op(*inputs, **options), exact(*inputs, **options)
+    assert torch.equal(out.isnan(), want.isnan())
+    atol = 3e-2 if out.dtype == BF16 else 1e-5
+    assert torch.allclose(out.double(), want, atol=atol, rtol=1e-2 if out.dtype == BF16 else 1e-5, equal_nan=True)
+    fake = sdpa.fake(*inputs, **options)
+    assert (out.shape, out.dtype) == (fake.shape, fake.dtype)
+    assert all(a == b for n, a, b in zip(out.shape, out.stride(), fake.stride()) if n > 1)
+
+
+def test_one_result_whatever_the_number_of_threads():
+    before = torch.get_num_threads()
+    inputs = make(2, 3, 150, 333, 72)
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append([op(*inputs), op(*inputs, is_causal=True), op(inputs[0][:, :, :1], *inputs[1:])])
+    finally:
+        torch.set_num_threads(before)
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others))
+
+
+@pytest.mark.parametrize("options", [{}, dict(is_causal=True, token_major=False), dict(mask_fill=-1e4, safe_softmax=False)])
+def test_opcheck(options):
+    q, k, v = make(1, 2, 20, 30, 16)
+    mask = torch.rand(20, 30) > 0.2 if "mask_fill" in options else None
+    torch.library.opcheck(sdpa.op, (q, k, v, mask), options)
