@@ -1,0 +1,1 @@
+"""Helpers shared by the tests: float64 references, the contract between outputs, model builders."""
