@@ -83,6 +83,8 @@ class Site:
                 for j in self.judgements
             ],
             "implementation": self.implementation,
-            "refusals": [{"implementation": r.implementation, "requirement": r.requirement} for r in self.refusals],
+            "refusals": [
+                {"implementation": r.implementation, "requirement": r.requirement} for r in self.refusals
+            ],
             "flops": self.flops,
         }

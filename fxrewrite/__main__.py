@@ -1,0 +1,5 @@
+"""``python -m fxrewrite``: the command line."""
+
+from .cli import main
+
+main()

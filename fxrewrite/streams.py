@@ -1,0 +1,36 @@
+"""Which stream says what: stdout is the report's alone, all else goes to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send what is printed inside to stderr: from Python, from native code, from child processes."""
+    with contextlib.ExitStack() as stack:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        with contextlib.suppress(OSError):  # no such stream: nothing to protect
+            saved = os.dup(1)
+            stack.callback(os.close, saved)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, saved, 1)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+@contextlib.contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show that work goes on, on a terminal only."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
