@@ -1,0 +1,30 @@
+// Arguments of the `relu_linear_attention` kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "../dtype.h"
+#include "../parallel.h"
+
+namespace fx {
+
+// One [batch, heads, tokens, width] input: bfloat16 or float32, any strides (in elements).
+struct TokenTensor {
+  const void* data;
+  int64_t strides[4];
+  Dtype dtype;
+};
+
+// out_i = Σ_j φ(k_j)·φ(q_i) v_j / (Σ_j norm_k_j·norm_q_i + eps), φ = ReLU where `relu`, else identity.
+// Without norm tensors (null data) the normaliser's features are φ(q) and φ(k).
+struct ReluLinearAttentionArgs {
+  TokenTensor query, key, value, norm_query, norm_key;
+  void* out;
+  int64_t out_strides[4];  // one of the last two is 1
+  Dtype out_dtype;         // bfloat16 or float32
+  int64_t batch, heads, tokens, dim, dim_v;
+  float eps;
+  bool relu;
+};
+
+}  // namespace fx
