@@ -94,7 +94,7 @@ def _import_file(path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         advice = DEBUG
         if isinstance(error, ImportError) and "relative import" in str(error):
             advice = f"name it by its package instead, as in package.{stem}:callable"

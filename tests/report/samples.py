@@ -1,0 +1,81 @@
+"""Reports made by hand: what the tests of table and JSON show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxrewrite.guards.verdict import Judgement, Verdict
+from fxrewrite.report import Capture, Reason, Refusal, Report, Site
+
+ATTENTION = "/env/lib/python3.11/site-packages/diffusers/models/attention_processor.py"
+TOKENS = "bf16[1, 4608, 3072]"
+HEADS = "bf16[1, 24, 4608, 128]"
+
+
+def site(number: int, **fields: Any) -> Site:
+    """A matched linear, with ``fields`` set otherwise."""
+    given: dict[str, Any] = {
+        "kind": "linear",
+        "status": "matched",
+        "rule": "Linear",
+        "implementation": "avx2",
+    }
+    given.update(fields)
+    if given["status"] == "rejected":
+        given["implementation"] = None
+    return Site(id=f"s{number}", **given)
+
+
+def transformer(blocks: int = 57) -> Report:
+    """A transformer of equal blocks: three matched and one rejected site in each, and one at the end."""
+    sites: list[Site] = []
+    for block in range(blocks):
+        name = f"transformer_blocks.{block}"
+        sites.append(
+            site(
+                len(sites),
+                kind="sdpa",
+                rule="Sdpa",
+                module=f"{name}.attn",
+                location=f"{ATTENTION}:2345",
+                operands={"q": HEADS, "k": HEADS, "v": HEADS},
+                judgements=(
+                    Judgement("head_dim % 32 == 0", Verdict.PROVED, "static"),
+                    Judgement("batch == 1", Verdict.UNKNOWN, residual="s0 == 1"),
+                ),
+                refusals=(Refusal("amx_bf16", "this CPU has no AMX"),),
+                flops="4*s0*24*4608**2*128",
+            )
+        )
+        for letter, line in zip("qk", (2301, 2302), strict=True):
+            sites.append(
+                site(
+                    len(sites),
+                    module=f"{name}.attn.to_{letter}",
+                    location=f"{ATTENTION}:{line}",
+                    operands={"x": TOKENS, "weight": "bf16[3072, 3072]"},
+                )
+            )
+        sites.append(
+            site(
+                len(sites),
+                status="rejected",
+                module=f"{name}.ff.net.2",
+                location=f"{ATTENTION}:1200",
+                code=Reason.ESCAPES,
+                detail=f"the product matmul_{block} is also read by add_{3 * block}, outside the site",
+                operands={"x": "bf16[1, 4608, 12288]"},
+            )
+        )
+    sites.append(
+        site(
+            len(sites),
+            status="rejected",
+            module="proj_out",
+            location=f"{ATTENTION}:99",
+            code=Reason.GUARD,
+            detail="n = 63: 63 % 16 = 15",
+        )
+    )
+    note = "experts: data-dependent control flow, runs eagerly"
+    return Report([Capture("forward", 1234, sites, 2.25, 0.5)], [note], predicted=True)
