@@ -15,8 +15,9 @@ model that decides by comparing rounded values (top-k routing, argmax): there fl
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,11 @@ class Float64Mode(TorchDispatchMode):
         kwargs = {k: a if k in mutated else tree_map(convert, a) for k, a in kwargs.items()}
         if name in BY_MEANING:
             return BY_MEANING[name](*args, **kwargs)
+        narrow = [args[i].dtype for i in mutated if isinstance(i, int) and isinstance(args[i], Tensor)]
+        if narrow and wide_dtype(narrow[0]) is not narrow[0]:  # a narrow tensor that the model does not own
+            args = tuple(
+                a.to(narrow[0]) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args
+            )
         out = func(*args, **kwargs)
         return out if mutated else tree_map(widen, out)
 
@@ -135,25 +141,43 @@ def _plain_double(value: Tensor) -> Tensor:
 
 def to_float64_(model: nn.Module) -> nn.Module:
     """Turn every floating tensor that ``model`` owns into float64, in place; ties are kept."""
-    seen: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # the old one is kept, so that its id stays taken
+    seen: dict[int, tuple[Any, Any]] = {}  # the old tensor is kept, so that its id stays taken
+
+    def double(value: Tensor) -> Tensor:
+        """The float64 of a tensor, the same object each time, so that ties hold."""
+        if id(value) not in seen:
+            new = _plain_double(value)
+            if isinstance(value, nn.Parameter):
+                new = nn.Parameter(new, requires_grad=False)
+            seen[id(value)] = value, new
+        return seen[id(value)][1]
+
+    def attribute(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return double(value)
+        if type(value) in (list, tuple) and any(isinstance(v, Tensor) for v in value):
+            return type(value)(attribute(v) for v in value)
+        if type(value) is dict and any(isinstance(v, Tensor) for v in value.values()):
+            return {k: attribute(v) for k, v in value.items()}
+        for layer in getattr(value, "layers", None) or [] if not isinstance(value, nn.Module) else []:
+            for name in ("keys", "values"):  # a static cache held by the model
+                if isinstance(getattr(layer, name, None), Tensor):
+                    setattr(layer, name, double(getattr(layer, name)))
+        return value
+
     replacements = []
     for name, module in model.named_modules(remove_duplicate=True):
-        quantised = any(type(p) not in (Tensor, nn.Parameter) for p in module._parameters.values() if p is not None)
+        own = [p for p in module._parameters.values() if p is not None]
+        quantised = any(type(p) not in (Tensor, nn.Parameter) for p in own)
         for key, parameter in list(module._parameters.items()):
-            if parameter is None:
-                continue
-            if id(parameter) not in seen:
-                seen[id(parameter)] = parameter, nn.Parameter(_plain_double(parameter), requires_grad=False)
-            module._parameters[key] = seen[id(parameter)][1]
+            if parameter is not None:
+                module._parameters[key] = double(parameter)
         for key, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[key] = _plain_double(buffer)
+                module._buffers[key] = double(buffer)
         for key, value in list(module.__dict__.items()):
             if key not in ("_parameters", "_buffers", "_modules"):
-                if isinstance(value, Tensor):
-                    module.__dict__[key] = widen(value)
-                elif isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
-                    module.__dict__[key] = type(value)(widen(v) for v in value)
+                module.__dict__[key] = attribute(value)
         if quantised and isinstance(module, nn.Linear) and type(module) is not nn.Linear:
             plain = nn.Linear(1, 1, bias=False)  # a quantising layer would quantise again
             plain.in_features, plain.out_features = module.in_features, module.out_features

@@ -5,6 +5,7 @@ A subject is ``(model, args, kwargs) -> (callable, report or None)``.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,10 @@ def _identity(model: nn.Module, args: tuple, kwargs: dict) -> tuple[Callable[...
     return model, None
 
 
+def _linear(x, weight, bias=None):
+    raise NotImplementedError  # only its signature is used
+
+
 class _OtherOrder(TorchFunctionMode):
     """Linear layers summed over K in two halves: legal, and rounded differently from eager."""
 
@@ -39,9 +44,10 @@ class _OtherOrder(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is F.linear and type(args[0]) is torch.Tensor and args[0].dtype in (torch.float32, torch.bfloat16):
-            x, w, b = args[0], args[1], args[2] if len(args) > 2 else kwargs.get("bias")
-            if x.shape[-1] > 1 and type(w) in (torch.Tensor, nn.Parameter) and w.dtype == x.dtype:
+        if func is F.linear:
+            x, w, b = inspect.signature(_linear).bind(*args, **kwargs).args
+            plain = type(x) is torch.Tensor and type(w) in (torch.Tensor, nn.Parameter) and w.dtype == x.dtype
+            if plain and x.shape[-1] > 1 and x.dtype in (torch.float32, torch.bfloat16):
                 half = x.shape[-1] // 2
                 out = F.linear(x[..., :half].float(), w[:, :half].float()) + F.linear(
                     x[..., half:].float(), w[:, half:].float(), None if b is None else b.float()
@@ -82,4 +88,5 @@ def site_counts(report: Any) -> dict[str, dict[str, int]]:
 
 def silent_rejections(report: Any) -> list[str]:
     """Rejected sites without a reason: there must be none."""
-    return [f"{site.kind} {site.id}" for site in report.sites if site.status == "rejected" and not site.reason.strip()]
+    rejected = (site for site in report.sites if site.status == "rejected")
+    return [f"{site.kind} {site.id}" for site in rejected if not site.reason.strip()]

@@ -15,9 +15,6 @@ ZOO = Path(__file__).resolve().parents[2].parent / "shared" / "zoo"
 MISSING = "no model zoo at ../shared/zoo"
 
 FAMILIES = ("fused", "manual", "linear", "fp8", "linear_attention")
-KIND_OF = {
-    "fused": "sdpa", "manual": "sdpa", "linear": "linear", "fp8": "fp8_matmul", "linear_attention": "linear_attention",
-}  # fmt: skip
 
 
 def present() -> bool:
@@ -75,7 +72,7 @@ def expected(name: str) -> Expected | None:
         "fp8": sites.get("fp8", 0),
         "linear_attention": sites.get("linear_attn", 0),
     }
-    if name == "bloom-alibi-eager":  # the graph has them; the recorded analyser does not read keyword operands
+    if name == "bloom-alibi-eager":  # the recorded analyser does not read keyword operands
         seen["manual"] = eager["manual"]
     return Expected(eager, {f: min(eager[f], seen[f]) for f in FAMILIES})
 

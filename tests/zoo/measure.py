@@ -16,6 +16,7 @@ Each entry runs in its own forked process with a time limit: a crash costs that 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import os
@@ -35,6 +36,8 @@ from . import entries
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 180.0
+PRELOAD = """torch._dynamo torch.export diffusers diffusers.models diffusers.models.attention_processor
+transformers transformers.masking_utils transformers.models.llama.modeling_llama""".split()
 FAMILY_HEADS = {
     "fused": "sdpa", "manual": "manual", "linear": "linear", "fp8": "fp8", "linear_attention": "linattn",
 }  # fmt: skip
@@ -49,23 +52,16 @@ def _preload(subject: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    for name in (
-        "torch._dynamo", "torch.export", "diffusers", "diffusers.models", "diffusers.models.attention_processor",
-        "transformers", "transformers.masking_utils", "transformers.models.llama.modeling_llama",
-    ):  # fmt: skip
-        try:
+    for name in PRELOAD:
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
-        except Exception:
-            pass
     entries.registry()
     importlib.import_module("tests.zoo.worker")
     importlib.import_module("tests.support.float64")
     importlib.import_module("tests.support.contract")
     if subject in ("fxrewrite", "backend"):
-        try:
+        with contextlib.suppress(Exception):  # each entry then says why
             importlib.import_module("fxrewrite")
-        except Exception:
-            pass  # each entry then says why
 
 
 def _serve(subject: str) -> None:
@@ -122,8 +118,11 @@ def _collect(job: dict[str, Any], pid: int, read_end: int) -> dict[str, Any]:
     try:
         return json.loads(data)
     except ValueError:
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-        return {**failed, "message": f"process died: {how}"}
+        code = os.waitstatus_to_exitcode(status)
+        return {
+            **failed,
+            "message": f"process died: {f'signal {-code}' if code < 0 else f'exit code {code}'}",
+        }
 
 
 class Server:
@@ -140,7 +139,7 @@ class Server:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=env,
         )  # fmt: skip
         if self.process.stdout.readline().strip() != "ready":
-            raise RuntimeError("the measuring process did not start: run python -m tests.zoo.measure --one NAME")
+            raise RuntimeError("the measuring process did not start: see --one NAME, or --log FILE")
 
     def run(self, name: str, timeout: float = TIMEOUT, reference: bool = False) -> dict[str, Any]:
         if self.process is None or self.process.poll() is not None:
@@ -163,7 +162,12 @@ class Server:
 
 
 def run_all(
-    names: Iterable[str], subject: str, jobs: int, timeout: float, log: Path | None = None, reference: bool = False
+    names: Iterable[str],
+    subject: str = "fxrewrite",
+    jobs: int = 2,
+    timeout: float = TIMEOUT,
+    log: Path | None = None,
+    reference: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Results of all entries, as they come."""
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -226,7 +230,8 @@ def line(result: dict[str, Any]) -> str:
         text += f"/{result['seeds']}s"
     status = result["status"].upper() if result["status"] in ("breach", "error") else result["status"]
     message = f"  {result['message'][:160]}" if result.get("message") else ""
-    return f"{status:6} {result['entry']:34} {text:9} {result.get('seconds', 0):6.1f}s  {'  '.join(cells)}{message}"
+    seconds = f"{result.get('seconds', 0):6.1f}s"
+    return f"{status:6} {result['entry']:34} {text:9} {seconds}  {'  '.join(cells)}{message}"
 
 
 def summary(results: list[dict[str, Any]]) -> list[str]:
@@ -257,7 +262,9 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
             for family, numbers in sites.items():
                 total[family] = [a + b for a, b in zip(total[family], numbers, strict=True)]
     if counted:
-        out.append(f"sites of {counted} entries: family, found / reach a Dynamo backend / in the eager model, matched")
+        out.append(
+            f"sites of {counted} entries: found / reach a Dynamo backend / in the eager model, matched"
+        )
         for family, (found, reach, eager, matched) in total.items():
             share = f"{100 * found / reach:5.1f} %" if reach else "    -  "
             out.append(f"  {family:17} {found:5} / {reach:5} / {eager:5}  {share}  matched {matched}")
@@ -273,14 +280,17 @@ def _reference_report(results: list[dict[str, Any]]) -> list[str]:
     out = [", ".join(f"{n} {kind}" for kind, n in kinds.most_common())]
     for r in results:
         if r.get("reference") != "good":
-            why = r.get("why") or r.get("message") or f"relative difference {r.get('relative', float('nan')):.3g}"
+            difference = f"relative difference {r.get('relative', float('nan')):.3g}"
+            why = r.get("why") or r.get("message") or difference
             out.append(f"  {r['entry']:36} {r.get('reference', 'error'):6} {why[:150]}")
     return out
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.zoo.measure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.zoo.measure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", default="*", help="comma-separated name patterns")
     parser.add_argument("--failed", help="only entries that were not sound in this JSON file")
@@ -302,8 +312,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.one:
         from . import worker
 
-        run = worker.measure_reference if options.reference else lambda n: worker.run_entry(n, options.subject)
-        result = run(options.one)
+        if options.reference:
+            result = worker.measure_reference(options.one)
+        else:
+            result = worker.run_entry(options.one, options.subject)
         print(result.pop("trace", ""))
         print(json.dumps(result, indent=2, default=str))
         if not options.reference:
@@ -311,15 +323,15 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     names = [n for n in entries.names() if any(fnmatch.fnmatch(n, p) for p in options.only.split(","))]
     if options.failed:
-        bad = {r["entry"] for r in json.loads(Path(options.failed).read_text()) if r["status"] not in ("sound", "skip")}
+        before = json.loads(Path(options.failed).read_text())
+        bad = {r["entry"] for r in before if r["status"] not in ("sound", "skip")}
         names = [n for n in names if n in bad]
     if not names:
         print("no entry has such a name", file=sys.stderr)
         return 2
     began, results = time.monotonic(), []
-    for result in run_all(
-        names, options.subject, options.jobs, options.timeout, Path(options.log) if options.log else None, options.reference
-    ):
+    log = Path(options.log) if options.log else None
+    for result in run_all(names, options.subject, options.jobs, options.timeout, log, options.reference):
         results.append(result)
         if not options.reference:
             print(f"{len(results):3}/{len(names)} {line(result)}", flush=True)

@@ -1,4 +1,4 @@
-"""One zoo entry: build, run eagerly, in float64 and rewritten, compare, count sites. Runs in its own process."""
+"""One zoo entry: build, run eagerly, in float64 and rewritten, compare, count sites. Has its own process."""
 
 from __future__ import annotations
 
@@ -60,20 +60,42 @@ def measure_reference(name: str) -> dict[str, Any]:
     from tests.support import contract, float64
 
     result: dict[str, Any] = {"entry": name}
-    model, args, kwargs = _build(name, 0)
-    eager = _run(model, args, kwargs)
+    try:
+        _prepare(name)
+        model, args, kwargs = _build(name, 0)
+        eager = _run(model, args, kwargs)
+    except Exception as error:
+        return {**result, "reference": "no eager run", "why": _first_line(error)}
     try:
         exact = float64.run_float64(*_build(name, 0))
         scores = contract.score(eager, eager, exact)
     except Exception as error:
-        result.update(reference="none", why=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-                      trace=traceback.format_exc())  # fmt: skip
+        result.update(reference="none", why=_first_line(error), trace=traceback.format_exc())
         return result
-    relative = max((s.eager / max(s.size, 1e-300) for s in scores), default=0.0)
+    relative = max((s.eager_relative for s in scores), default=0.0)
     limit = EXPECTED_ERROR[str(_entry_dtype(name))]
-    result.update(reference="good" if relative <= limit else "weak", relative=relative,
-                  relatives={s.where: s.eager / max(s.size, 1e-300) for s in scores})  # fmt: skip
+    result.update(reference="good" if relative <= limit else "weak", relative=relative)
     return result
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _prepare(name: str) -> str | None:
+    """Make the entry's packages importable; what is missing, or None."""
+    import torch
+
+    from tests.support.stubs import stub_torchvision
+
+    from .entries import registry
+
+    torch.set_num_threads(1)
+    zoo = registry()
+    if name.startswith("timm"):
+        stub_torchvision()
+    return zoo.available(zoo.REG[name])
 
 
 def _entry_dtype(name: str):
@@ -113,8 +135,7 @@ def _trial(name: str, subject, seed: int, result: dict[str, Any], clock: dict[st
             exact = float64.run_float64(*_build(name, seed))
             kind = "good"
         except Exception as error:
-            message = str(error).strip().splitlines()
-            exact, kind = eager, f"none ({type(error).__name__}: {message[0] if message else ''})"
+            exact, kind = eager, f"none ({_first_line(error)})"
     result["reference"] = kind
 
     result["stage"] = "rewrite"
@@ -175,27 +196,16 @@ def run_entry(name: str, subject_name: str = "fxrewrite") -> dict[str, Any]:
     began = time.perf_counter()
     clock: dict[str, float] = {}
     try:
-        import torch
-
         from tests.support import contract
-        from tests.support.stubs import stub_torchvision
         from tests.support.subject import SUBJECTS
 
-        from .entries import registry
-
-        torch.set_num_threads(1)
-        zoo = registry()
-        if name.startswith("timm"):
-            stub_torchvision()
-        missing = zoo.available(zoo.REG[name])
+        missing = _prepare(name)
         if missing:
             result["message"] = missing
             return result
         scores, kind, against_eager = _trial(name, SUBJECTS[subject_name], 0, result, clock)
         seeds = 1
-        if against_eager:
-            _without_reference(name, scores)
-        elif not all(s.ok for s in scores):
+        if not against_eager and not all(s.ok for s in scores):
             result["ratio_one_seed"] = max(s.ratio for s in scores)
             for seed in POOL_SEEDS:
                 more, _, _ = _trial(name, SUBJECTS[subject_name], seed, result, clock)
@@ -203,7 +213,9 @@ def run_entry(name: str, subject_name: str = "fxrewrite") -> dict[str, Any]:
                     mine.add(other)
                 seeds += 1
         limit = EXPECTED_ERROR[str(_entry_dtype(name))]
-        relative = max((s.eager / max(s.size, 1e-300) for s in scores), default=0.0)
+        relative = max((s.eager_relative for s in scores), default=0.0)
+        if against_eager or relative > limit:
+            _near_eager(scores, limit)
         worst = max(scores, key=lambda s: s.ratio, default=None)
         result.update(
             reference="weak" if kind == "good" and relative > limit else kind,
@@ -215,15 +227,14 @@ def run_entry(name: str, subject_name: str = "fxrewrite") -> dict[str, Any]:
         if not against_eager:
             contract.require(scores)
         result.update(status="sound")
-    except AssertionError as error:
-        result.update(status="breach", message=str(error), trace=traceback.format_exc())
     except BaseException as error:
-        first = str(error).strip().splitlines()
-        message = f"{type(error).__name__}: {first[0] if first else ''}"
         if result.get("stage") in ("build", "eager"):
-            result.update(status="skip", message=f"{result['stage']}: {message}")
+            result.update(status="skip", message=f"{result['stage']}: {_first_line(error)}")
+        elif type(error).__name__ == "ContractError":
+            result.update(status="breach", message=str(error), trace=traceback.format_exc())
         else:
-            result.update(status="error", message=f"{result.get('stage')}: {message}", trace=traceback.format_exc())
+            message = f"{result.get('stage')}: {_first_line(error)}"
+            result.update(status="error", message=message, trace=traceback.format_exc())
     finally:
         result.pop("stage", None)
         result["clock"] = clock
@@ -231,11 +242,11 @@ def run_entry(name: str, subject_name: str = "fxrewrite") -> dict[str, Any]:
     return result
 
 
-def _without_reference(name: str, scores) -> None:
-    """No float64 run: the output may differ from eager by twice what eager is expected to err, no more."""
+def _near_eager(scores, limit: float) -> None:
+    """Where float64 tells little (no reference, or eager itself is far off it because it rounds a time step
+    or routes by rounded values), the output must also be near eager's."""
     from tests.support.contract import ContractError
 
-    limit = 2 * EXPECTED_ERROR[str(_entry_dtype(name))]
     for s in scores:
-        if not s.bit_equal and s.ours > limit * s.size:
-            raise ContractError(f"{s.where}: differs from eager by {s.ours / s.size:.3g} of its size (no reference)")
+        if s.apart > limit:
+            raise ContractError(f"{s.where}: {s.apart:.3g} of its size away from eager (allowed {limit:g})")
