@@ -122,8 +122,8 @@ def _failing_kind(condition: str) -> str:
 
 def _report(text: str) -> Report:
     with stdout_to_stderr():
-        require_torch()
         with progress(f"Loading {escape(text)}"):
+            require_torch()
             target = load(text)
         with progress(f"Analysing {escape(type(target.model).__name__)}"):
             return _analyze(target, text)
