@@ -45,7 +45,9 @@ class _OtherOrder(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.linear:
-            x, w, b = inspect.signature(_linear).bind(*args, **kwargs).args
+            bound = inspect.signature(_linear).bind(*args, **kwargs)
+            bound.apply_defaults()
+            x, w, b = bound.args
             plain = type(x) is torch.Tensor and type(w) in (torch.Tensor, nn.Parameter) and w.dtype == x.dtype
             if plain and x.shape[-1] > 1 and x.dtype in (torch.float32, torch.bfloat16):
                 half = x.shape[-1] // 2

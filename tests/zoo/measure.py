@@ -36,8 +36,13 @@ from . import entries
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 180.0
-PRELOAD = """torch._dynamo torch.export diffusers diffusers.models diffusers.models.attention_processor
-transformers transformers.masking_utils transformers.models.llama.modeling_llama""".split()
+PRELOAD = (
+    "torch._dynamo",
+    "torch.export",
+    "diffusers.models.attention_processor",
+    "transformers.masking_utils",
+    "transformers.models.llama.modeling_llama",
+)
 FAMILY_HEADS = {
     "fused": "sdpa", "manual": "manual", "linear": "linear", "fp8": "fp8", "linear_attention": "linattn",
 }  # fmt: skip
