@@ -6,8 +6,9 @@ dispatch key. Without it every op still works, through its reference.
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,17 +43,25 @@ def define(
 
 
 def native_library_path() -> Path | None:
-    """Where the native CPU library is, or None when it has not been built."""
-    spec = importlib.util.find_spec("fxrewrite")
-    roots = list(spec.submodule_search_locations or []) if spec else []
-    for root in roots:
-        for found in sorted(Path(root).glob("_native/libfxrewrite_cpu*")):
+    """Where the native CPU library is, or None when it has not been built.
+
+    ``__path__`` of the package has both places where it can be: beside these sources, and, for an
+    editable install, the site-packages directory to which the build installed it.
+    """
+    package = sys.modules[__name__.partition(".")[0]]
+    roots = [Path(root) for root in package.__path__] + [Path(__file__).parents[1]]
+    for root in [*roots, *(Path(site) / "fxrewrite" for site in sys.path)]:
+        for found in sorted(root.glob("_native/libfxrewrite_cpu.*")):
             return found
     return None
 
 
+@functools.cache
 def load_native() -> str | None:
-    """Load the native kernels. Returns None when loaded, else why not, in one line."""
+    """Load the native kernels, once. Returns None when loaded, else why not, in one line.
+
+    Raises `ValueError` when the environment variable FXREWRITE_ISA names no instruction set.
+    """
     if os.environ.get("FXREWRITE_ISA") == "none":
         return "switched off by FXREWRITE_ISA=none"
     path = native_library_path()
@@ -62,6 +71,10 @@ def load_native() -> str | None:
         torch.ops.load_library(str(path))
     except OSError as error:
         return f"{path.name} does not load: {str(error).splitlines()[0]}"
+    try:
+        call_native("_isa")  # chooses the kernels now, so that a wrong name is an error here
+    except RuntimeError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
     return None
 
 

@@ -1,0 +1,35 @@
+// Ops through which Python asks the library what it is doing: `_isa`, `_detected_isa`, `_counters`,
+// `_reset_counters`. They take no tensors, so they are registered for every backend.
+
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+
+#include "counters.h"
+#include "isa.h"
+#include "kernels.h"
+
+namespace fx {
+
+namespace {
+
+std::string active_isa_name() { return kernels().name; }
+std::string detected_isa_name() { return name_of(detected_isa()); }
+
+STABLE_TORCH_LIBRARY_FRAGMENT(fxrewrite, m) {
+  m.def("_isa() -> str");
+  m.def("_detected_isa() -> str");
+  m.def("_counters() -> str");
+  m.def("_reset_counters() -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fxrewrite, CompositeExplicitAutograd, m) {
+  m.impl("_isa", TORCH_BOX(&active_isa_name));
+  m.impl("_detected_isa", TORCH_BOX(&detected_isa_name));
+  m.impl("_counters", TORCH_BOX(&counters_text));
+  m.impl("_reset_counters", TORCH_BOX(&reset_counters));
+}
+
+}  // namespace
+
+}  // namespace fx

@@ -1,0 +1,75 @@
+// The GEMM engine: C[m, n] (+)= A[m, k] · B[k, n], fp32 sums, B packed.
+//
+//   const size_t bytes = gemm::packed_bytes<Isa, T>(k, n);            // T is float or bf16
+//   void* b = scratch(Scratch::panel, bytes);
+//   gemm::pack<Isa, T>(b, source, stride_n, stride_k, k, n);          // B[k][n] = source[n·stride_n + k·stride_k]
+//   gemm::multiply<Isa, T>(c, ldc, a, lda, b, m, n, k, accumulate);
+//
+// * B may be packed from T, or (T = bf16) from e4m3 or e5m2: pack<Isa, T, Source>. Any strides; contiguous
+//   k (stride_k == 1) and contiguous columns (stride_n == 1) are fast. Source reads stay within k x n.
+// * A: row r at a + r·lda, contiguous in k, any alignment; nothing is read beyond its k elements.
+//   A finite row is not touched by NaN or inf in another: padding is zeros times nothing.
+// * C: row r at c + r·ldc; exactly n columns are written (and, with `accumulate`, read first).
+// * m, n or k may be 0; k == 0 gives zeros.
+//
+// Packed layout: panels of up to Isa::panel columns (64 with AVX-512), one after another, each as wide as
+// its columns rounded up to 16 (112 columns are 64 + 48). A panel is [depth][width] of Isa::Panel<T>: floats,
+// or with BF16 dot products pairs of bf16 (k, k + 1), the last one zero-padded.
+//
+// Blocking is the caller's: pack what stays in L2 (256 KiB is good), and use it for all rows.
+// For another end of the sums than an fp32 C, multiply_panel takes a sink: see sink.inl.h.
+#pragma once
+
+#include "base.h"
+#include "pack.inl.h"
+#include "tile.inl.h"
+
+namespace fx::gemm {
+
+template <class Isa, class T>
+FX_INLINE size_t packed_bytes(int64_t k, int64_t n) {
+  return sizeof(typename Isa::template Panel<T>) *
+         static_cast<size_t>(panel_depth<Isa, T>(k) * round_up(n, column_unit));
+}
+
+template <class Isa, class T, class Source = T>
+static void pack(void* packed, const Source* source, int64_t stride_n, int64_t stride_k, int64_t k, int64_t n) {
+  auto* panel = static_cast<typename Isa::template Panel<T>*>(packed);
+  for (int64_t n0 = 0; n0 < n; n0 += Isa::panel) {
+    const int64_t width = panel_width<Isa>(n, n0), columns = smaller(n - n0, width);
+    pack_panel<Isa>(panel, width, source + n0 * stride_n, stride_n, stride_k, k, columns);
+    panel += panel_depth<Isa, T>(k) * width;
+  }
+}
+
+// All of A times one panel of `columns` columns; each tile of sums goes to `sink`.
+template <class Isa, class T, class Sink>
+static void multiply_panel(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t m,
+                           int64_t columns, int64_t k, const Sink& sink) {
+  switch (divide_up(columns, column_unit)) {
+    case 1:
+      return multiply_columns<Isa, 16>(a, lda, panel, m, columns, k, sink);
+    case 2:
+      return multiply_columns<Isa, 32>(a, lda, panel, m, columns, k, sink);
+    case 3:
+      return multiply_columns<Isa, 48>(a, lda, panel, m, columns, k, sink);
+    default:
+      return multiply_columns<Isa, 64>(a, lda, panel, m, columns, k, sink);
+  }
+}
+
+template <class Isa, class T>
+static void multiply(float* c, int64_t ldc, const T* a, int64_t lda, const void* packed, int64_t m, int64_t n,
+                     int64_t k, bool accumulate) {
+  auto* panel = static_cast<const typename Isa::template Panel<T>*>(packed);
+  for (int64_t n0 = 0; n0 < n; n0 += Isa::panel) {
+    const int64_t width = panel_width<Isa>(n, n0), columns = smaller(n - n0, width);
+    if (accumulate)
+      multiply_panel<Isa>(a, lda, panel, m, columns, k, AddTo<Isa>{c + n0, ldc});
+    else
+      multiply_panel<Isa>(a, lda, panel, m, columns, k, StoreTo<Isa>{c + n0, ldc});
+    panel += panel_depth<Isa, T>(k) * width;
+  }
+}
+
+}  // namespace fx::gemm

@@ -1,0 +1,78 @@
+// The register-blocked tile of the GEMM engine: a few rows of A times a few vectors of a panel.
+#pragma once
+
+#include "base.h"
+#include "sink.inl.h"
+
+namespace fx {
+
+// sums[r][v] = Σ_k a[r, k] · panel[k, v]. The sums stay in registers: Rows x Vectors of them, one vector
+// of the panel for each column, one broadcast of A.
+template <class Isa, int Rows, int Vectors, class T>
+FX_INLINE void tile(typename Isa::F32 (&sums)[Rows][Vectors], const T* a, int64_t lda,
+                    const typename Isa::template Panel<T>* panel, int64_t k) {
+  constexpr int step = Isa::template k_step<T>, width = Vectors * Isa::lanes;
+  FX_UNROLL
+  for (int r = 0; r < Rows; ++r) FX_UNROLL
+  for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
+  int64_t k0 = 0;
+  for (; k0 + step <= k; k0 += step, panel += width) {
+    typename Isa::template Chunk<T> b[Vectors];
+    FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) b[v] = Isa::panel_load(panel + v * Isa::lanes);
+    FX_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const auto x = Isa::broadcast(a + r * lda + k0);
+      FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::dot(x, b[v], sums[r][v]);
+    }
+  }
+  if (step > 1 && k0 < k) {  // the odd element: reading a pair of it would read beyond the row
+    FX_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const auto x = Isa::broadcast_last(a + r * lda + k0);
+      FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::dot(x, Isa::panel_load(panel + v * Isa::lanes), sums[r][v]);
+    }
+  }
+}
+
+template <class Isa, int Rows, int Width, class T, class Sink>
+static void multiply_rows(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t row,
+                          int64_t columns, int64_t k, const Sink& sink) {
+  constexpr int lanes = Isa::lanes, vectors = Width / lanes;
+  typename Isa::F32 sums[Rows][vectors];
+  tile<Isa>(sums, a + row * lda, lda, panel, k);
+  FX_UNROLL
+  for (int v = 0; v < vectors; ++v) {
+    const int count = static_cast<int>(smaller(columns - v * lanes, lanes));
+    if (count <= 0) break;
+    FX_UNROLL
+    for (int r = 0; r < Rows; ++r) sink(row + r, v * lanes, sums[r][v], count);
+  }
+}
+
+// The last, fewer rows: the tile of exactly that many.
+template <class Isa, int Rows, int Width, class T, class Sink>
+FX_INLINE void multiply_last_rows(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t row,
+                                  int64_t rows, int64_t columns, int64_t k, const Sink& sink) {
+  if constexpr (Rows > 0) {
+    if (rows == Rows)
+      multiply_rows<Isa, Rows, Width>(a, lda, panel, row, columns, k, sink);
+    else
+      multiply_last_rows<Isa, Rows - 1, Width>(a, lda, panel, row, rows, columns, k, sink);
+  }
+}
+
+template <class Isa, int Width, class T, class Sink>
+static void multiply_columns(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t m,
+                             int64_t columns, int64_t k, const Sink& sink) {
+  if constexpr (Width <= Isa::panel) {
+    constexpr int rows = Isa::tile_rows;
+    int64_t row = 0;
+    for (; row + rows <= m; row += rows) multiply_rows<Isa, rows, Width>(a, lda, panel, row, columns, k, sink);
+    multiply_last_rows<Isa, rows - 1, Width>(a, lda, panel, row, m - row, columns, k, sink);
+  }
+}
+
+}  // namespace fx

@@ -1,0 +1,237 @@
+// A vector ISA written in the compiler's own vector types: its flags decide which instructions these
+// become. Files of isa/ use it as it is (portable, avx2, avx512) or derive from it and replace what has
+// better instructions (avx512_bf16).
+//
+// The engine and the ops use an ISA through these names:
+//   lanes, F32, I32       floats in a vector, the vector, its integer twin; F32 has + - * / and []
+//   tile_rows, panel      rows and columns of the register-blocked tile of the GEMM engine
+//   load, store           float, bf16, e4m3, e5m2 -> F32, and F32 -> float, bf16 (round to nearest even,
+//                         NaN kept); with a count, elements beyond it are neither read nor written
+//   fma, max, min, sum, maximum, exp, select
+//   dot_rows, dot_columns                    outputs of the dot form at once: see engine/dot.inl.h
+//   Chunk<T>, chunk_size<T>, chunks, dot     operands of a dot product along memory
+//   Panel<T>, k_step<T>, broadcast, dot      operands of the GEMM tile: see engine/gemm.inl.h
+#pragma once
+
+#include "../engine/base.h"
+
+namespace fx {
+
+// Written out for each length: GCC wants a vector's size to be a plain constant.
+template <int Lanes>
+struct VectorTypes;
+#define FX_VECTOR_TYPES(N)                                    \
+  template <>                                                 \
+  struct VectorTypes<N> {                                     \
+    typedef float F32 __attribute__((vector_size(4 * N)));    \
+    typedef int32_t I32 __attribute__((vector_size(4 * N)));  \
+    typedef uint32_t U32 __attribute__((vector_size(4 * N))); \
+    typedef uint16_t U16 __attribute__((vector_size(2 * N))); \
+    typedef uint8_t U8 __attribute__((vector_size(N)));       \
+  };
+FX_VECTOR_TYPES(4)
+FX_VECTOR_TYPES(8)
+FX_VECTOR_TYPES(16)
+#undef FX_VECTOR_TYPES
+
+// `Tag` is a type of the including file's unnamed namespace: it keeps each file's copy its own.
+template <class Tag, int Lanes, int TileRows, int TileVectors, int DotRows>
+struct VectorIsa {
+  static constexpr int lanes = Lanes;
+  static constexpr int tile_rows = TileRows;
+  static constexpr int panel = TileVectors * Lanes;
+  static constexpr int dot_rows = DotRows, dot_columns = 4;
+
+  using F32 = typename VectorTypes<Lanes>::F32;
+  using I32 = typename VectorTypes<Lanes>::I32;
+  using U32 = typename VectorTypes<Lanes>::U32;
+  using U16 = typename VectorTypes<Lanes>::U16;
+  using U8 = typename VectorTypes<Lanes>::U8;
+
+  static FX_MEMBER F32 zero() { return F32{}; }
+  static FX_MEMBER F32 splat(float value) { return F32{} + value; }
+  static FX_MEMBER U32 splat_bits(uint32_t value) { return U32{} + value; }
+
+  template <class V, class T>
+  static FX_MEMBER V read(const T* from) {
+    V value;
+    __builtin_memcpy(&value, from, sizeof(V));
+    return value;
+  }
+  template <class V, class T>
+  static FX_MEMBER V read(const T* from, int count) {
+    V value{};
+    __builtin_memcpy(&value, from, sizeof(T) * static_cast<size_t>(count));
+    return value;
+  }
+
+  static FX_MEMBER F32 widen(F32 value, const float*) { return value; }
+  static FX_MEMBER F32 widen(U16 bits, const bf16*) { return (F32)(__builtin_convertvector(bits, U32) << 16); }
+  static FX_MEMBER F32 widen(U8 codes, const e4m3*) {
+    const U32 code = __builtin_convertvector(codes, U32), magnitude = code & 0x7f;
+    // Subnormals: put the fraction under an implicit one, and take that one away again, exactly.
+    const F32 subnormal = (F32)((magnitude << 20) + (121u << 23)) - 0x1p-6f;
+    const F32 normal = (F32)((magnitude << 20) + (120u << 23));
+    U32 bits = (U32)select(magnitude < 8, subnormal, normal);
+    bits = (U32)select(magnitude == 0x7f, splat(float_of_bits(0x7fc00000)), (F32)bits);
+    return (F32)(bits | (code & 0x80) << 24);
+  }
+  static FX_MEMBER F32 widen(U8 codes, const e5m2*) {
+    const U32 code = __builtin_convertvector(codes, U32), magnitude = code & 0x7f;
+    const F32 subnormal = (F32)((magnitude << 21) + (113u << 23)) - 0x1p-14f;
+    const F32 normal = (F32)((magnitude << 21) + (112u << 23));
+    const F32 special = (F32)((magnitude << 21) | 0x7f800000);  // inf, or NaN with its fraction
+    const F32 value = select(magnitude > 0x7b, special, select(magnitude < 4, subnormal, normal));
+    return (F32)((U32)value | (code & 0x80) << 24);
+  }
+
+  static FX_MEMBER F32 load(const float* p) { return read<F32>(p); }
+  static FX_MEMBER F32 load(const bf16* p) { return widen(read<U16>(p), p); }
+  static FX_MEMBER F32 load(const e4m3* p) { return widen(read<U8>(p), p); }
+  static FX_MEMBER F32 load(const e5m2* p) { return widen(read<U8>(p), p); }
+  static FX_MEMBER F32 load(const float* p, int count) { return read<F32>(p, count); }
+  static FX_MEMBER F32 load(const bf16* p, int count) { return widen(read<U16>(p, count), p); }
+  static FX_MEMBER F32 load(const e4m3* p, int count) { return widen(read<U8>(p, count), p); }
+  static FX_MEMBER F32 load(const e5m2* p, int count) { return widen(read<U8>(p, count), p); }
+
+  static FX_MEMBER U16 narrow(F32 value) {
+    const U32 bits = (U32)value;
+    const U32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+    const U32 is_nan = (U32)((bits & 0x7fffffff) > 0x7f800000);
+    return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), U16);
+  }
+  static FX_MEMBER void store(float* p, F32 value) { __builtin_memcpy(p, &value, sizeof value); }
+  static FX_MEMBER void store(bf16* p, F32 value) {
+    const U16 bits = narrow(value);
+    __builtin_memcpy(p, &bits, sizeof bits);
+  }
+  static FX_MEMBER void store(float* p, F32 value, int count) {
+    __builtin_memcpy(p, &value, sizeof(float) * static_cast<size_t>(count));
+  }
+  static FX_MEMBER void store(bf16* p, F32 value, int count) {
+    const U16 bits = narrow(value);
+    __builtin_memcpy(p, &bits, sizeof(bf16) * static_cast<size_t>(count));
+  }
+
+  // a·b + c, fused where the ISA can (the files of isa/ are built with -ffp-contract=fast).
+  static FX_MEMBER F32 fma(F32 a, F32 b, F32 c) { return a * b + c; }
+  // Lanes of `mask` are all ones (yes) or all zeros (no), as comparisons of vectors give.
+  template <class Mask>
+  static FX_MEMBER F32 select(Mask mask, F32 yes, F32 no) {
+    return (F32)(((U32)mask & (U32)yes) | (~(U32)mask & (U32)no));
+  }
+  // As the hardware's: where either is NaN, the second.
+  static FX_MEMBER F32 max(F32 a, F32 b) { return select(a > b, a, b); }
+  static FX_MEMBER F32 min(F32 a, F32 b) { return select(a < b, a, b); }
+
+  static FX_MEMBER float sum(F32 v) {
+    float parts[Lanes];
+    store(parts, v);
+    FX_UNROLL
+    for (int width = Lanes / 2; width > 0; width /= 2) FX_UNROLL
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+    return parts[0];
+  }
+  static FX_MEMBER float maximum(F32 v) {
+    float best = v[0];
+    FX_UNROLL
+    for (int i = 1; i < Lanes; ++i) best = best > v[i] ? best : v[i];
+    return best;
+  }
+
+  // rows[i][j] <-> rows[j][i]: at each stage, swap the off-diagonal blocks of half the size.
+  template <class V>
+  static FX_MEMBER void transpose(V (&rows)[Lanes]) {
+    FX_UNROLL
+    for (int half = Lanes / 2; half > 0; half /= 2) {
+      FX_UNROLL
+      for (int i = 0; i < Lanes; ++i) {
+        if (i & half) continue;
+        I32 upper{}, lower{};
+        FX_UNROLL
+        for (int j = 0; j < Lanes; ++j) {
+          upper[j] = j & half ? Lanes + j - half : j;
+          lower[j] = j & half ? Lanes + j : j + half;
+        }
+        const V a = rows[i], b = rows[i + half];
+        rows[i] = __builtin_shuffle(a, b, upper);
+        rows[i + half] = __builtin_shuffle(a, b, lower);
+      }
+    }
+  }
+
+  // To the nearest integer, for |v| < 2^22: adding 1.5·2^23 leaves no bits for a fraction.
+  static FX_MEMBER F32 round(F32 v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
+  // v·2^n for integral n within ±250: in two steps, so that the result may be subnormal.
+  static FX_MEMBER F32 scale_by_power(F32 v, F32 n) {
+    const I32 whole = __builtin_convertvector(n, I32), half = whole >> 1, rest = whole - half;
+    return v * (F32)((half + 127) << 23) * (F32)((rest + 127) << 23);
+  }
+  static FX_MEMBER F32 exp(F32 x);
+
+  // Operands of a dot product along contiguous memory, chunk_size elements at once.
+  template <class T>
+  using Chunk = F32;
+  template <class T>
+  static constexpr int chunk_size = Lanes;
+  // Chunks that one load gives (more than one where bytes decode several at once).
+  template <class T>
+  static constexpr int chunks_at_once = 1;
+  template <class T>
+  static FX_MEMBER void chunks(const T* p, F32 (&out)[1]) {
+    out[0] = load(p);
+  }
+  template <class T>
+  static FX_MEMBER void chunks(const T* p, int count, F32 (&out)[1]) {
+    out[0] = load(p, count);
+  }
+  static FX_MEMBER F32 dot(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
+
+  // Operands of the GEMM tile: a panel holds floats, one k at a time.
+  template <class T>
+  using Panel = float;
+  template <class T>
+  static constexpr int k_step = 1;
+  // One vector of a panel: columns n.. of row k (of rows k, k + 1 where k_step is 2) of a source whose
+  // columns, or whose k, are contiguous.
+  template <class T>
+  static FX_MEMBER F32 panel_of_columns(const T* row, const T* /*next*/, int count) {
+    return load(row, count);
+  }
+  template <class T>
+  static FX_MEMBER F32 panel_of_k(const T* column) {
+    return load(column);
+  }
+  template <class T>
+  static FX_MEMBER F32 panel_of_k(const T* column, int count) {
+    return load(column, count);
+  }
+  static FX_MEMBER F32 panel_load(const float* p) { return load(p); }
+  static FX_MEMBER void panel_store(float* p, F32 v) { store(p, v); }
+  template <class T>
+  static FX_MEMBER F32 broadcast(const T* a) {
+    return splat(to_float(*a));
+  }
+  template <class T>
+  static FX_MEMBER F32 broadcast_last(const T* a) {
+    return broadcast(a);
+  }
+};
+
+// exp to about 1 ulp: x = n·ln 2 + r with ln 2 in two parts, a polynomial in r, then 2^n.
+// -inf gives 0, inf gives inf, NaN stays; results below the normal range are subnormal, then 0.
+template <class Tag, int Lanes, int TileRows, int TileVectors, int DotRows>
+FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::exp(F32 x) -> F32 {
+  const F32 low = splat(-105.0f), high = splat(89.0f);  // beyond these the result is 0 or inf anyway
+  x = min(high, max(low, x));
+  const F32 n = round(x * 0x1.715476p0f);
+  const F32 r = fma(n, splat(-0x1.7f7d1cp-20f), fma(n, splat(-0x1.62e4p-1f), x));
+  F32 p = splat(0x1.6a1a6ep-10f);
+  p = fma(p, r, splat(0x1.123fc6p-7f));
+  p = fma(p, r, splat(0x1.555916p-5f));
+  p = fma(p, r, splat(0x1.55548ap-3f));
+  p = fma(p, r, splat(0x1.fffffcp-2f));
+  return scale_by_power(fma(p * r, r, r) + 1.0f, n);
+}
+
+}  // namespace fx

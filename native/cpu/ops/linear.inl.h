@@ -1,0 +1,33 @@
+// `linear` for one ISA.
+#pragma once
+
+#include "linear.h"
+#include "linear_driver.inl.h"
+
+namespace fx {
+
+template <class Isa, class T>
+static const char* linear_of(const LinearArgs& args, const Parallel& pool) {
+  const LinearProblem<T, T> problem{
+      static_cast<const T*>(args.x),
+      static_cast<const T*>(args.weight),
+      static_cast<const T*>(args.bias),
+      nullptr,
+      0,
+      static_cast<T*>(args.out),
+      args.m,
+      args.n,
+      args.k,
+      args.x_stride,
+      args.weight_stride_n,
+      args.weight_stride_k,
+  };
+  return run_linear<Isa>(problem, 16, pool);
+}
+
+template <class Isa>
+static const char* linear_kernel(const LinearArgs& args, const Parallel& pool) {
+  return args.dtype == Dtype::bfloat16 ? linear_of<Isa, bf16>(args, pool) : linear_of<Isa, float>(args, pool);
+}
+
+}  // namespace fx

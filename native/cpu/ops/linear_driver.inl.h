@@ -1,0 +1,106 @@
+// y = scale · x·Wᵀ + bias for any weight type that the engine reads: chooses the form, blocks, threads.
+#pragma once
+
+#include "../engine/dot.inl.h"
+#include "../engine/gemm.inl.h"
+
+namespace fx {
+
+template <class X, class W>
+struct LinearProblem {
+  const X* x;
+  const W* weight;
+  const X* bias;         // or null
+  const float* scale;    // or null
+  int64_t scale_stride;  // 0 or 1
+  X* y;                  // [m, n], row-major
+  int64_t m, n, k;
+  int64_t x_stride;
+  int64_t weight_stride_n, weight_stride_k;
+};
+
+template <class Isa, class X, class W>
+FX_INLINE Finish<Isa, X> finish_at(const LinearProblem<X, W>& p, int64_t row, int64_t column) {
+  return {p.y + row * p.n + column,
+          p.n,
+          p.bias == nullptr ? nullptr : p.bias + column,
+          p.scale == nullptr ? nullptr : p.scale + column * p.scale_stride,
+          p.scale_stride,
+          nullptr,
+          0};
+}
+
+template <class Isa, class X, class W>
+static void linear_by_dots(const LinearProblem<X, W>& p, const Parallel& pool) {
+  constexpr int64_t unit = Isa::lanes, bytes_worth_a_thread = 64 << 10;
+  const int64_t grain = 1 + bytes_worth_a_thread / (unit * (p.k + 1) * static_cast<int64_t>(sizeof(W)));
+  parallel_for(pool, divide_up(p.n, unit), grain, [&](int64_t begin, int64_t end) {
+    const int64_t n0 = begin * unit, columns = smaller(end * unit, p.n) - n0;
+    dot_columns<Isa>(p.x, p.x_stride, p.weight + n0 * p.weight_stride_n, p.weight_stride_n, p.m, columns, p.k,
+                     finish_at<Isa>(p, 0, n0));
+  });
+}
+
+// Rows [row, row + rows) of one panel of columns: pack a block of k, multiply all rows by it, next block.
+template <class Isa, class X, class W>
+static void linear_panel(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t k_block) {
+  using Element = typename Isa::template Panel<X>;
+  const int64_t width = panel_width<Isa>(p.n, column), columns = smaller(p.n - column, width);
+  auto* panel =
+      static_cast<Element*>(scratch(Scratch::panel, gemm::packed_bytes<Isa, X>(smaller(k_block, p.k), width)));
+  float* sums = nullptr;
+  if (k_block < p.k)
+    sums = static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(rows * width)));
+
+  const X* x = p.x + row * p.x_stride;
+  const W* weight = p.weight + column * p.weight_stride_n;
+  int64_t k = 0;
+  for (; p.k - k > k_block; k += k_block) {
+    pack_panel<Isa>(panel, width, weight + k * p.weight_stride_k, p.weight_stride_n, p.weight_stride_k, k_block,
+                    columns);
+    if (k == 0)
+      gemm::multiply_panel<Isa>(x, p.x_stride, panel, rows, columns, k_block, StoreTo<Isa>{sums, width});
+    else
+      gemm::multiply_panel<Isa>(x + k, p.x_stride, panel, rows, columns, k_block, AddTo<Isa>{sums, width});
+  }
+  pack_panel<Isa>(panel, width, weight + k * p.weight_stride_k, p.weight_stride_n, p.weight_stride_k, p.k - k, columns);
+  Finish<Isa, X> finish = finish_at<Isa>(p, row, column);
+  finish.earlier = sums;
+  finish.earlier_stride = width;
+  gemm::multiply_panel<Isa>(x + k, p.x_stride, panel, rows, columns, p.k - k, finish);
+}
+
+template <class Isa, class X, class W>
+static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool) {
+  constexpr int64_t panel_bytes = 256 << 10, rows_at_once = 4096, fewest_rows = 96;
+  constexpr int64_t deepest = panel_bytes / (Isa::panel * static_cast<int64_t>(sizeof(X)));
+  // Equal blocks of k, a multiple of every vector.
+  const int64_t k_block = round_up(divide_up(larger(p.k, 1), divide_up(larger(p.k, 1), deepest)), 64);
+
+  // Threads share columns; rows only where there are fewer panels than threads.
+  const int64_t panels = divide_up(p.n, Isa::panel);
+  int64_t parts = divide_up(pool.threads, panels);
+  parts = larger(smaller(parts, p.m / fewest_rows), divide_up(p.m, rows_at_once));
+  const int64_t rows = round_up(divide_up(p.m, parts), Isa::tile_rows);
+  parts = divide_up(p.m, rows);
+  parallel_for(pool, panels * parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t row = task % parts * rows, column = task / parts * Isa::panel;
+      linear_panel<Isa>(p, row, smaller(p.m - row, rows), column, k_block);
+    }
+  });
+}
+
+// Returns the name of the form. `most_dot_rows`: from more rows on, packing pays.
+template <class Isa, class X, class W>
+static const char* run_linear(const LinearProblem<X, W>& p, int64_t most_dot_rows, const Parallel& pool) {
+  const bool contiguous = p.weight_stride_k == 1 || p.k <= 1;
+  if (contiguous && p.m <= most_dot_rows && p.m <= max_dot_rows) {
+    linear_by_dots<Isa>(p, pool);
+    return "dot";
+  }
+  linear_by_panels<Isa>(p, pool);
+  return "panel";
+}
+
+}  // namespace fx

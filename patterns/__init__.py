@@ -1,0 +1,31 @@
+"""The rules that fxrewrite uses by default, one file a family."""
+
+from fxrewrite.matching import Rule
+
+from .fp8_linear import Fp8Linear
+from .linear import BiasedLinear, Linear
+from .linear_attention import PaddedReluAttention, ReluAttention, RotaryReluAttention
+from .sdpa import FusedAttention, WrittenAttention
+
+DEFAULT: tuple[Rule, ...] = (
+    FusedAttention(),
+    WrittenAttention(),
+    PaddedReluAttention(),
+    ReluAttention(),
+    RotaryReluAttention(),
+    Fp8Linear(),
+    BiasedLinear(),
+    Linear(),
+)
+
+__all__ = [
+    "DEFAULT",
+    "BiasedLinear",
+    "Fp8Linear",
+    "FusedAttention",
+    "Linear",
+    "PaddedReluAttention",
+    "ReluAttention",
+    "RotaryReluAttention",
+    "WrittenAttention",
+]
