@@ -7,7 +7,7 @@ import json
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -15,9 +15,11 @@ from rich.markup import escape
 
 from .errors import FxrewriteError, UsageError, require_torch
 from .report import KINDS, Report
-from .report.table import By, render
 from .streams import progress, stdout_to_stderr
 from .target import DEBUG, Target, describe, load
+
+if TYPE_CHECKING:  # nothing here may load torch before its version is checked
+    from .report.table import By
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -103,9 +105,7 @@ def sites(target: str, as_json: bool, by: By, fail_on: tuple[str, ...], debug: b
         if debug:
             traceback.print_exception(error)
         raise click.ClickException(str(error)) from error
-    click.echo(
-        json.dumps(report.to_dict(), indent=2) if as_json else render(report, by=by, console=Console())
-    )
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _table(report, by))
     hits = [_hit(report, condition, kind) for condition, kind in failing.items()]
     return FAILED if any(hits) else 0
 
@@ -144,6 +144,12 @@ def _analyze(target: Target, text: str) -> Report:
         if not target.args and not target.kwargs:
             advice = f"if the model needs inputs, return (model, args, kwargs); {DEBUG}"
         raise FxrewriteError(f"{text} cannot be analysed: {describe(error)}; {advice}") from error
+
+
+def _table(report: Report, by: By) -> str:
+    from .report.table import render
+
+    return render(report, by=by, console=Console())
 
 
 def _hit(report: Report, condition: str, kind: str) -> bool:

@@ -32,10 +32,15 @@ def require_torch() -> None:
     needed = ".".join(map(str, MINIMUM_TORCH))
     try:
         from torch import __version__ as installed
-    except ImportError:
+    except ModuleNotFoundError as error:
         raise UnsupportedTorchError(
-            f"torch is not installed, and fxrewrite needs {needed} or newer: pip install 'torch>={needed}'"
-        ) from None
+            f"module {error.name!r} is not installed, and fxrewrite needs torch {needed} or newer: "
+            f"pip install 'torch>={needed}'"
+        ) from error
+    except (ImportError, OSError) as error:  # a library that it needs is missing or of another version
+        raise UnsupportedTorchError(
+            f"torch is installed but cannot be imported ({error}): install it anew, {needed} or newer"
+        ) from error
     found = re.match(r"(\d+)\.(\d+)", str(installed))
     if found is None or (int(found[1]), int(found[2])) < MINIMUM_TORCH:
         raise UnsupportedTorchError(

@@ -127,10 +127,15 @@ def _search_first(folder: str) -> None:
 
 def _find(module: ModuleType, where: str, name: str) -> Callable[[], Any]:
     found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise TargetError(f"{where!r} has no {name!r}: {_offer(module, name)}")
-        found = getattr(found, part)
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise TargetError(f"{where!r} has no {name!r}: {_offer(module, name)}") from error
+    except Exception as error:  # a module that imports its names when they are asked for
+        raise TargetError(
+            f"{name!r} of {where!r} cannot be had: it raised {describe(error)}; {DEBUG}"
+        ) from error
     if _is_model(found):
         raise TargetError(
             f"{name!r} in {where!r} is a model, not a callable that returns one: "

@@ -182,6 +182,15 @@ def test_supported_torch(monkeypatch, version):
     assert sites("models.py:build").exit_code == 0
 
 
+def test_a_broken_torch(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch")
+    fails(
+        sites("models.py:build"), "torch is installed but cannot be imported (libgomp.so.1: ", "2.11 or newer"
+    )
+
+
 # Models that cannot be analysed
 
 
@@ -252,6 +261,16 @@ def test_an_error_of_a_real_run_is_one_line():
     done = run_process(script("sites", "models.py:raises"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("fxrewrite: error: models.py:raises raised ValueError")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_line_loads_without_torch():
+    """So that help is quick, and an unsupported torch is named before anything of it is used."""
+    code = "import sys; sys.modules['torch'] = None"
+    done = run_process(script("sites", "models.py:build", code=code))
+    said = "fxrewrite: error: module 'torch' is not installed, and fxrewrite needs torch 2.11 or newer: pip"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1
 
 

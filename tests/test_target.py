@@ -131,6 +131,13 @@ def test_a_file_without_callables(tmp_path):
     )
 
 
+def test_a_module_that_imports_its_names_when_asked(tmp_path):
+    (tmp_path / "lazy.py").write_text(
+        "def __getattr__(name):\n    raise RuntimeError(f'{name} needs flash')\n"
+    )
+    fails(sites("lazy:build"), "'build' of 'lazy' cannot be had: it raised RuntimeError: build needs flash")
+
+
 def test_a_text_file(tmp_path):
     (tmp_path / "model.txt").write_text("weights")
     fails(sites("./model.txt:build"), "'./model.txt' is not a Python file")

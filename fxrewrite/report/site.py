@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..guards.verdict import Judgement
 from .reasons import Reason
+
+if TYPE_CHECKING:  # the command line shows its help without loading torch
+    from ..guards.verdict import Judgement
 
 KINDS = ("sdpa", "linear", "fp8_matmul", "linear_attention")
 
