@@ -1,0 +1,84 @@
+"""The compile door: ``torch.compile(model, backend="fxrewrite")``.
+
+Found by name through the entry-point group ``torch_dynamo_backends``; nothing needs importing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import capture
+from .capture import CaptureError
+from .quality import is_exact
+from .report import Report
+from .rewriting import Options, make_options, rewrite_graph
+
+Compiled = Callable[..., Any]
+
+
+def fxrewrite(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Compiled:
+    """Backend for ``torch.compile``: rewrite the graph, then hand it on.
+
+    ``options`` are those of ``fxrewrite.rewrite``; ``then`` defaults to "inductor" here. Raises
+    UsageError for an unknown option.
+    """
+    return compile_graph(gm, example_inputs, make_options(options, then="inductor"), Report())
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, report: Report, *, apply: bool = True
+) -> Compiled:
+    """Rewrite one Dynamo graph and add what was found to ``report``.
+
+    The result runs the rewritten graph, or the original under ``quality("exact")``, where no site
+    matched, and where ``apply`` is False (the dry run).
+    """
+    rewritten = _rewritten(gm, options, report)
+    if not apply or rewritten is None:
+        return gm.forward if not apply or options.then == "eager" else _lower(gm, example_inputs, options)
+    fast, exact = _lower(rewritten, example_inputs, options), gm.forward
+
+    def run(*inputs: Any) -> Any:
+        return exact(*inputs) if is_exact() else fast(*inputs)
+
+    return run
+
+
+def _rewritten(gm: fx.GraphModule, options: Options, report: Report) -> fx.GraphModule | None:
+    """The rewritten graph, or None where no site matched or the graph could not be captured."""
+    started = time.perf_counter()
+    try:
+        graph = capture.from_dynamo(gm)
+    except CaptureError as error:
+        report.note(f"a graph of {len(gm.graph.nodes)} nodes stays as it is: {error}")
+        return None
+    seconds = time.perf_counter() - started
+    name = f"g{len(report.captures)}"
+    found = rewrite_graph(graph, default_rules(options), options, name, grad_enabled=torch.is_grad_enabled())
+    found.capture_seconds = seconds
+    report.captures.append(found)
+    return graph if any(site.matched for site in found.sites) else None
+
+
+def default_rules(options: Options) -> Sequence[Any]:
+    """The rules that the options name, or all of ``fxrewrite.patterns``."""
+    if options.rules is not None:
+        return options.rules
+    from .patterns import DEFAULT
+
+    return DEFAULT
+
+
+def _lower(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Compiled:
+    if options.then == "eager":
+        forward: Compiled = gm.forward
+        return forward
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Compiled = compile_fx(gm, list(example_inputs))
+    return compiled

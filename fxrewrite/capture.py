@@ -1,0 +1,247 @@
+"""Capture: any model becomes functional, pre-dispatch ATen.
+
+In this form ``linear``, ``scaled_dot_product_attention``, ``matmul`` and ``softmax`` are still
+whole, and every Python spelling has become one of few. This is the only module of the package that
+touches private APIs of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import operator
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch._dynamo
+import torch._guards
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+
+from .errors import CaptureError
+
+aten = torch.ops.aten
+
+ShapeEnv = torch.fx.experimental.symbolic_shapes.ShapeEnv
+
+# ------------------------------------------------------------------------------------ Dynamo graphs
+
+
+def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
+    """The functional pre-dispatch ATen graph of a graph that Dynamo hands to its backend.
+
+    Placeholders keep their order and number. Raises CaptureError where tracing fails.
+    """
+    examples = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+    mode = next((e.fake_mode for e in examples if isinstance(e, FakeTensor)), None)
+    context = contextlib.nullcontext() if mode is None else mode
+    # `tracing(None)`: the compile's own tracing context belongs to another fake mode than the one
+    # of these examples. `preserve_node_meta`: stack traces and module paths, which reports need.
+    try:
+        with torch._guards.tracing(None), context, preserve_node_meta(), torch.no_grad():
+            traced = make_fx(fx.Interpreter(gm).run, pre_dispatch=True, tracing_mode="real")(*examples)
+    except Exception as error:  # any failure of tracing leaves the graph as it is, reported
+        raise CaptureError(f"{type(error).__name__}: {first_line(error)}") from error
+    return canonical_graph(traced)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+# ---------------------------------------------------------------------------------- ExportedProgram
+
+
+def from_exported(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program with a functional graph in which composites are still whole."""
+    return program.run_decompositions({})
+
+
+# -------------------------------------------------------------------------------------- graph chores
+
+
+def canonical_graph(gm: fx.GraphModule) -> fx.GraphModule:
+    """Remove from ``gm``, in place, what hides sites and means nothing."""
+    for node in list(gm.graph.nodes):
+        # Has no result, and gives every cast a second user.
+        if node.target is aten._assert_tensor_metadata.default:
+            gm.graph.erase_node(node)
+    _inline_regions(gm)
+    gm.recompile()
+    return gm
+
+
+def _inline_regions(gm: fx.GraphModule) -> None:
+    """Inline the bodies of regions that switch autocast off: they cut sites in half."""
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_autocast":
+            continue
+        _device, _dtype, enabled, _cache, body_ref, *args = node.args
+        if enabled:
+            continue
+        body = cast(fx.GraphModule, getattr(gm, body_ref.target))
+        environment = dict(zip(body.graph.find_nodes(op="placeholder"), args, strict=True))
+        with gm.graph.inserting_before(node):
+            results = None
+            for inner in body.graph.nodes:
+                if inner.op == "output":
+                    results = fx.map_arg(inner.args[0], lambda n: environment[n])
+                elif inner.op == "get_attr":
+                    name = f"{body_ref.target}.{inner.target}"
+                    environment[inner] = gm.graph.get_attr(name)
+                    environment[inner].meta.update(inner.meta)
+                elif inner.op != "placeholder":
+                    environment[inner] = gm.graph.node_copy(inner, lambda n: environment[n])
+        for user in list(node.users):
+            if user.target is operator.getitem:
+                user.replace_all_uses_with(results[user.args[1]])
+                gm.graph.erase_node(user)
+        if not isinstance(results, (tuple, list)):
+            node.replace_all_uses_with(results)
+        gm.graph.erase_node(node)
+    gm.graph.lint()
+
+
+def in_autocast(gm: fx.GraphModule) -> set[fx.Node]:
+    """The nodes that run inside an autocast region of the graph, or all where one surrounds it."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return set(gm.graph.nodes)
+    inside: set[fx.Node] = set()
+    depth = 0
+    for node in gm.graph.nodes:
+        if node.target is torch.amp.autocast_mode._enter_autocast:
+            depth += 1
+        elif node.target is torch.amp.autocast_mode._exit_autocast:
+            depth -= 1
+        elif depth:
+            inside.add(node)
+    return inside
+
+
+def symbolic_expression(value: Any) -> Any:
+    """The sympy expression of a SymInt, or the int itself."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def shape_env_of(value: Any) -> ShapeEnv | None:
+    """The ShapeEnv that a SymInt belongs to, or None."""
+    return value.node.shape_env if isinstance(value, torch.SymInt) else None
+
+
+def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
+    """The fake mode that the values in the graph's metadata belong to."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return None
+
+
+# ------------------------------------------------------------------------------------------- dry run
+
+
+@dataclass
+class FakeCall:
+    """A model and its arguments with every tensor replaced by a fake one: nothing is computed."""
+
+    mode: FakeTensorMode
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FakeCall:
+    """Copy ``model`` and arguments with fake tensors in place of all tensors.
+
+    Tensors on the meta device become fake CPU tensors, so that a configuration can be scanned
+    without its weights. Neither the model nor the arguments are changed.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    originals = (model, tuple(args), dict(kwargs))
+    memo: dict[int, Any] = {id(t): _fake_tensor(mode, t) for t in reachable_tensors(originals)}
+    probe, fake_args, fake_kwargs = copy.deepcopy(originals, memo)
+    return FakeCall(mode, probe, fake_args, fake_kwargs)
+
+
+def run_fake(call: FakeCall, backend: Callable[..., Any]) -> str | None:
+    """Run the model through Dynamo on fake tensors. Returns what stopped it, None if nothing did."""
+    call.model.forward = torch.compile(with_own_code(call.model.forward), backend=backend)
+    try:
+        with call.mode:
+            call.model(*call.args, **call.kwargs)
+    except Exception as error:  # whatever stops the dry run is what it reports
+        return f"{type(error).__name__}: {first_line(error)}"
+    return None
+
+
+def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with a code object of its own.
+
+    Dynamo keeps what it compiled, and counts recompilations, by code object: sharing one, models of
+    the same class would use up each other's limit, and the dry run that of the real one.
+    """
+    if isinstance(function, types.MethodType):
+        return types.MethodType(with_own_code(function.__func__), function.__self__)
+    if not isinstance(function, types.FunctionType):
+        return function
+    own = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
+
+
+def copy_sharing_tensors(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of the model's structure (modules, hooks, plain attributes) on the same tensors."""
+    return copy.deepcopy(model, {id(t): t for t in reachable_tensors(model)})
+
+
+_OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
+
+
+def reachable_tensors(root: Any) -> list[torch.Tensor]:
+    """Every tensor that ``copy.deepcopy(root)`` would copy: parameters, buffers, plain attributes."""
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        item = stack.pop()
+        # deepcopy takes types, modules and functions (with their closures) as they are
+        if id(item) in seen or isinstance(item, _OPAQUE):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, weakref.ReferenceType):
+            continue
+        else:
+            stack.extend(gc.get_referents(item))
+    return found
+
+
+def _fake_tensor(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "meta":
+        with mode:
+            fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    else:
+        fake = mode.from_tensor(tensor.detach())
+    if isinstance(tensor, torch.nn.Parameter):
+        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    elif tensor.requires_grad:
+        fake.requires_grad_()
+    for mark in ("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_static_indices"):
+        if hasattr(tensor, mark):
+            setattr(fake, mark, getattr(tensor, mark))
+    return fake

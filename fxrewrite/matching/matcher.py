@@ -1,0 +1,296 @@
+"""The matcher: finds a pattern at a node, by backtracking over readings and alternatives.
+
+Set ``FXREWRITE_TRACE=1`` to have every attempt that got past its first operator printed to stderr.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from .aliasing import Aliasing
+from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Swapped, Variable
+from .terms import OPERATORS, Term, readings
+from .transparent import float_cast, rearranged, same_leading_regroup, unchanged
+from .value import View, is_tensor, plain
+
+Binding = View | int | float | None
+Step = tuple[str, dict[str, Binding]]
+
+# No value passes through more operators than this between two parts of a pattern.
+MAX_STEPS = 12
+_TRACE = bool(os.environ.get("FXREWRITE_TRACE"))
+
+
+@dataclass(frozen=True)
+class Match:
+    """A pattern found at ``root``.
+
+    ``value`` is the root as the pattern describes it (the pattern may describe it transposed);
+    ``bindings`` are the captures; ``steps`` what ``op.repeat`` found, first applied first;
+    ``attrs`` the attributes of the fused call that the pattern named; ``computed`` the nodes whose
+    results the replacement makes unnecessary (they must have no other users); ``seen`` all nodes
+    between operands and root, those that were looked through included.
+    """
+
+    root: fx.Node
+    aliasing: Aliasing
+    value: View
+    bindings: dict[str, Binding] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+    computed: frozenset[fx.Node] = frozenset()
+    seen: frozenset[fx.Node] = frozenset()
+
+    def __getitem__(self, name: str) -> View:
+        """The tensor captured as ``name``."""
+        found = self.bindings[name]
+        if not isinstance(found, View):
+            raise TypeError(f"{name} is {found!r}, not a tensor")
+        return found
+
+    def has(self, name: str) -> bool:
+        """Was ``name`` captured, as something other than None?"""
+        return self.bindings.get(name) is not None
+
+    def number(self, name: str, default: float) -> float:
+        """The number captured as ``name``."""
+        found = self.bindings.get(name)
+        return default if found is None or isinstance(found, View) else float(found)
+
+    def narrowed(self, *names: str) -> Match:
+        """The match with these tensors bound to what was exactly widened into them, if anything.
+
+        ``q.float()`` of a bfloat16 ``q`` is bound to ``q`` itself.
+        """
+        bindings, seen = dict(self.bindings), set(self.seen)
+        for name in names:
+            view = bindings.get(name)
+            while isinstance(view, View) and (inner := _exact_source(view, self.aliasing)) is not None:
+                seen.add(view.node)
+                view = inner
+            bindings[name] = view
+        return replace(self, bindings=bindings, seen=frozenset(seen))
+
+    @property
+    def operands(self) -> dict[str, View]:
+        """All captured tensors, those of steps included."""
+        found = {name: b for name, b in self.bindings.items() if isinstance(b, View)}
+        for index, (step, bound) in enumerate(self.steps):
+            found.update(
+                {f"{step}{index}.{n}": b for n, b in bound.items() if isinstance(b, View) and n != APPLIED_TO}
+            )
+        return found
+
+
+@dataclass
+class Mismatch:
+    """How far a failed attempt got: the operator wanted, and the node found in its place."""
+
+    depth: int
+    wanted: str
+    found: fx.Node | None
+    matched: frozenset[fx.Node]
+
+
+class Matcher:
+    """Matches patterns in one graph."""
+
+    def __init__(self, graph: fx.Graph, aliasing: Aliasing) -> None:
+        self.graph = graph
+        self.aliasing = aliasing
+        self.deepest: Mismatch | None = None
+        self._index: dict[str, list[fx.Node]] = {}
+        for node in graph.nodes:
+            if is_tensor(node):
+                for op in OPERATORS.get(node.target, ()):
+                    self._index.setdefault(op, []).append(node)
+
+    def nodes_reading_as(self, ops: set[str]) -> list[fx.Node]:
+        """The nodes that may be read as one of ``ops``, in the order of the graph."""
+        found = {node: None for op in ops for node in self._index.get(op, ())}
+        return sorted(found, key=self.aliasing.position.__getitem__)
+
+    def match(self, pattern: Pattern, root: fx.Node) -> Iterator[Match]:
+        """All ways in which ``pattern`` describes the value of ``root``, the preferred one first."""
+        self.deepest = None
+        for match in self._match_at_root(pattern, root):
+            yield match
+        if _TRACE and self.deepest and self.deepest.depth > 1:
+            print(f"fxrewrite: {root.name}: wanted {self.deepest.wanted}, found {self.deepest.found}", file=sys.stderr)
+
+    def _match_at_root(self, pattern: Pattern, root: fx.Node) -> Iterator[Match]:
+        if isinstance(pattern, AnyOf):
+            for option in pattern.options:
+                yield from self._match_at_root(option, root)
+        elif isinstance(pattern, Swapped) and isinstance(pattern.inner, Call):
+            view = plain(root)
+            if view.rank >= 2:
+                yield from self._call_at(pattern.inner, view.mT, Match(root, self.aliasing, view.mT), None)
+        elif isinstance(pattern, Call):
+            # at the root nothing is looked through: the site's value is this node's
+            yield from self._call_at(pattern, plain(root), Match(root, self.aliasing, plain(root)), None)
+        else:
+            raise TypeError(f"a pattern must end in an operator, not {type(pattern).__name__}")
+
+    # ------------------------------------------------------------------------------------- recursion
+
+    def _match(self, pattern: Any, item: Any, match: Match, hole: Any) -> Iterator[Match]:
+        """Match ``pattern`` to ``item`` (a view, term, number or None), extending ``match``."""
+        if isinstance(pattern, AnyOf):
+            for option in pattern.options:
+                yield from self._match(option, item, match, hole)
+        elif isinstance(pattern, Swapped):
+            if isinstance(item, View) and item.rank >= 2:
+                yield from self._match(pattern.inner, item.mT, match, hole)
+        elif isinstance(pattern, Variable):
+            yield from self._bind(pattern, item, match)
+        elif isinstance(pattern, Hole):
+            yield from hole(item, match)
+        elif isinstance(pattern, Repeat):
+            yield from self._repeat(pattern, item, match, MAX_STEPS, ())
+        elif isinstance(pattern, Call):
+            yield from self._call(pattern, item, match, hole)
+        elif item == pattern and type(item) in (int, float, type(None)):
+            yield match  # a constant
+
+    def _bind(self, variable: Variable, item: Any, match: Match) -> Iterator[Match]:
+        if isinstance(item, Term) or (variable.number and isinstance(item, View)) or isinstance(item, fx.Node):
+            return
+        if isinstance(item, View):
+            item, passed = self._source(item)
+            match = replace(match, seen=match.seen | passed)
+        if variable.name not in match.bindings:
+            yield replace(match, bindings={**match.bindings, variable.name: item})
+        elif match.bindings[variable.name] == item:
+            yield match
+
+    def _source(self, view: View) -> tuple[View, frozenset[fx.Node]]:
+        """The operand behind ``view``: what was only rearranged or copied is looked through."""
+        passed: set[fx.Node] = set()
+        while (inner := _same_value(view, self.aliasing)) is not None:
+            passed.add(view.node)
+            view = inner
+        return view, frozenset(passed)
+
+    def _call(self, pattern: Call, item: Any, match: Match, hole: Any) -> Iterator[Match]:
+        if isinstance(item, Term):
+            yield from self._term(pattern, item, match, hole)
+            return
+        if not isinstance(item, View):
+            return
+        for _ in range(MAX_STEPS):
+            yield from self._call_at(pattern, item, match, hole)
+            inner = _same_value(item, self.aliasing)
+            if inner is None and not self.aliasing.is_mutated(item.node):
+                inner = float_cast(item)
+            if inner is None:
+                self._note(pattern.op, item.node, match)
+                return
+            match = replace(match, seen=match.seen | {item.node})
+            item = inner
+
+    def _call_at(self, pattern: Call, view: View, match: Match, hole: Any) -> Iterator[Match]:
+        if self.aliasing.is_mutated(view.node):
+            return
+        for term in readings(view):
+            if term.op == pattern.op:
+                nodes = {view.node, *term.folded}
+                here = replace(match, seen=match.seen | nodes, computed=match.computed | nodes)
+                yield from self._term(pattern, term, here, hole)
+
+    def _term(self, pattern: Call, term: Term, match: Match, hole: Any) -> Iterator[Match]:
+        if term.op != pattern.op or len(term.args) != len(pattern.args):
+            return
+        if any(not _same(term.attrs.get(name), wanted) for name, wanted in pattern.attrs.items()):
+            self._note(f"{pattern.op} with {pattern.attrs}", match.root, match)
+            return
+        if term.op == "reshape" and not same_leading_regroup(term):
+            return
+        if term.attrs and not pattern.attrs:
+            match = replace(match, attrs={**match.attrs, **term.attrs})
+        yield from self._arguments(pattern.args, term.args, match, hole)
+        if pattern.commutative:
+            yield from self._arguments(pattern.args, term.args[::-1], match, hole)
+
+    def _arguments(self, patterns: tuple[Any, ...], items: tuple[Any, ...], match: Match, hole: Any) -> Iterator[Match]:
+        if not patterns:
+            yield match
+            return
+        for extended in self._match(patterns[0], items[0], match, hole):
+            yield from self._arguments(patterns[1:], items[1:], extended, hole)
+
+    def _repeat(
+        self, pattern: Repeat, item: Any, match: Match, budget: int, outer: tuple[Step, ...]
+    ) -> Iterator[Match]:
+        for base in self._match(pattern.base, item, match, None):
+            yield replace(base, steps=base.steps + outer)
+        if not budget:
+            return
+        for name, (step, own) in pattern.steps.items():
+
+            def inside(inner: Any, found: Match, name: str = name, own: tuple[str, ...] = own) -> Iterator[Match]:
+                # the step's own variables may not be bound yet: it is recorded once the step is complete
+                yield replace(found, bindings={**found.bindings, _HOLE: inner})
+
+            for applied in self._match(step, item, _without(match, own), inside):
+                inner = applied.bindings[_HOLE]
+                bound = {n: applied.bindings[n] for n in own if n in applied.bindings}
+                bound[APPLIED_TO] = inner
+                cleaned = _without(applied, (*own, _HOLE))
+                yield from self._repeat(pattern, inner, cleaned, budget - 1, ((name, bound), *outer))
+
+    def _note(self, wanted: str, found: fx.Node, match: Match) -> None:
+        depth = len(match.computed)
+        if self.deepest is None or depth > self.deepest.depth:
+            self.deepest = Mismatch(depth, wanted, found, match.computed)
+
+
+_HOLE = "<hole>"
+# The name under which a step records the value that it was applied to (a view or a term).
+APPLIED_TO = "applied_to"
+
+
+def _same_value(view: View, aliasing: Aliasing) -> View | None:
+    """The value one operator further in, where that operator does not change it."""
+    inner = rearranged(view)
+    if inner is None and not aliasing.is_mutated(view.node):
+        # a copy that is written to later is not what it was copied from
+        inner = unchanged(view)
+    return inner
+
+
+def _exact_source(view: View, aliasing: Aliasing) -> View | None:
+    """Like ``_same_value``, and through casts that only widen."""
+    inner = _same_value(view, aliasing)
+    if inner is None and not aliasing.is_mutated(view.node):
+        cast = float_cast(view)
+        if cast is not None and torch.promote_types(cast.dtype, view.dtype) == view.dtype:
+            inner = cast
+    return inner
+
+
+def _without(match: Match, names: tuple[str, ...]) -> Match:
+    return replace(match, bindings={n: b for n, b in match.bindings.items() if n not in names})
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    if isinstance(found, float) and isinstance(wanted, float):
+        return math.isclose(found, wanted, rel_tol=1e-9)
+    return bool(found == wanted)
+
+
+def root_operators(pattern: Pattern) -> set[str]:
+    """The canonical operators that a site of this pattern can end in."""
+    if isinstance(pattern, AnyOf):
+        return set().union(*(root_operators(option) for option in pattern.options))
+    if isinstance(pattern, Swapped):
+        return root_operators(pattern.inner)
+    return {pattern.op} if isinstance(pattern, Call) else set()

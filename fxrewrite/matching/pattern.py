@@ -1,0 +1,173 @@
+"""The pattern language: patterns are written as the PyTorch code that they match.
+
+A rule's ``pattern`` method gets the vocabulary ``op`` and one variable for each further parameter,
+and returns the pattern of the value that the site computes::
+
+    def pattern(self, op, q, k, v, scale):
+        scores = q @ k.mT
+        return op.softmax(op.any_of(scores * scale, scores), dim=-1) @ v
+
+Casts between floating dtypes, rearrangements of dims and operators that change nothing need not be
+written: the matcher looks through them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Pattern:
+    """A pattern of a tensor value. Combine patterns with operators as if they were tensors."""
+
+    def __matmul__(self, other: Pattern) -> Pattern:
+        return Call("matmul", (self, other))
+
+    def __add__(self, other: Any) -> Pattern:
+        return Call("add", (self, other), commutative=True)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Any) -> Pattern:
+        return Call("mul", (self, other), commutative=True)
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Pattern:
+        return Call("sub", (self, other))
+
+    def __truediv__(self, other: Any) -> Pattern:
+        return Call("div", (self, other))
+
+    @property
+    def mT(self) -> Pattern:
+        """The last two dims swapped."""
+        if isinstance(self, AnyOf):
+            return AnyOf(tuple(option.mT for option in self.options))
+        return self.inner if isinstance(self, Swapped) else Swapped(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Variable(Pattern):
+    """Binds any value; a second occurrence must be the same value."""
+
+    name: str
+    number: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Swapped(Pattern):
+    """``inner`` with its last two dims swapped."""
+
+    inner: Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Pattern):
+    """A canonical operator (see ``terms``) applied to patterns, numbers or None."""
+
+    op: str
+    args: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    commutative: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class AnyOf(Pattern):
+    """Alternatives, in order of preference."""
+
+    options: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Pattern):
+    """``base`` with any number of named steps applied to it, in any order."""
+
+    base: Pattern
+    steps: dict[str, tuple[Pattern, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Hole(Pattern):
+    """Inside a step of a Repeat: the value that the step is applied to."""
+
+
+class Vocabulary:
+    """``op`` in a rule's ``pattern``: the canonical operators as functions."""
+
+    def any_of(self, *options: Pattern) -> Pattern:
+        """One of several forms, the preferred one first."""
+        return AnyOf(options)
+
+    def optional(self, base: Pattern, **steps: Callable[..., Pattern]) -> Pattern:
+        """``base``, or ``base`` with one of the steps applied."""
+        applied = [step(base, *(Variable(n) for n in _parameters(step))) for step in steps.values()]
+        return AnyOf((*applied, base))
+
+    def repeat(self, base: Pattern, **steps: Callable[..., Pattern]) -> Pattern:
+        """``base`` after any number of steps, in any order.
+
+        Each step is a function of the value and of variables of its own:
+        ``op.repeat(scores, bias=lambda s, mask: s + mask, scale=lambda s, by: s * by)``.
+        ``match.steps`` lists what was applied, first step first, as (name, bindings).
+        """
+        patterns = {}
+        for name, step in steps.items():
+            own = _parameters(step)
+            patterns[name] = (step(Hole(), *(Variable(n) for n in own)), own)
+        return Repeat(base, patterns)
+
+    def number(self, name: str) -> Pattern:
+        """Binds a Python number, never a tensor."""
+        return Variable(name, number=True)
+
+    def linear(self, x: Pattern, weight: Pattern, bias: Pattern | None = None) -> Pattern:
+        """x · weightᵀ (+ bias), weight [N, K]."""
+        return Call("linear", (x, weight, bias))
+
+    def sdpa(self, q: Pattern, k: Pattern, v: Pattern, mask: Pattern | None) -> Pattern:
+        """The fused call; its flags are in ``match.attrs``."""
+        return Call("sdpa", (q, k, v, mask))
+
+    def softmax(self, x: Pattern, dim: int) -> Pattern:
+        return Call("softmax", (x,), {"dim": dim})
+
+    def sum(self, x: Pattern, dim: int) -> Pattern:
+        """Sum over ``dim``, which is kept with size 1."""
+        return Call("sum", (x,), {"dim": dim})
+
+    def relu(self, x: Pattern) -> Pattern:
+        return Call("relu", (x,))
+
+    def cast(self, x: Pattern) -> Pattern:
+        """A cast that must be there (from FP8, say); casts between floats are looked through anyway."""
+        return Call("cast", (x,))
+
+    def pad(self, x: Pattern, dim: int, before: int, after: int, value: float) -> Pattern:
+        return Call("pad", (x,), {"pads": {dim: (before, after)}, "value": value})
+
+    def slice(self, x: Pattern, dim: int, start: int, end: int | None) -> Pattern:
+        """x[start:end] along ``dim``."""
+        return Call("slice", (x,), {"dim": dim, "start": start, "end": end})
+
+    def masked_fill(self, x: Pattern, mask: Pattern, value: Pattern) -> Pattern:
+        return Call("masked_fill", (x, mask, value))
+
+    def where(self, condition: Pattern, a: Pattern, b: Pattern) -> Pattern:
+        return Call("where", (condition, a, b))
+
+    def regroup(self, x: Pattern) -> Pattern:
+        """A reshape that keeps the last two dims: leading dims split or merged."""
+        return Call("reshape", (x,))
+
+
+def _parameters(step: Callable[..., Pattern]) -> tuple[str, ...]:
+    return tuple(inspect.signature(step).parameters)[1:]
+
+
+def compile_pattern(method: Callable[..., Pattern]) -> Pattern:
+    """The pattern that a rule's bound ``pattern`` method describes."""
+    _op, *names = inspect.signature(method).parameters
+    return method(Vocabulary(), *(Variable(n) for n in names))

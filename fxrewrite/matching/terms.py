@@ -1,0 +1,378 @@
+"""Readings: what a node of the graph means, in few canonical operators.
+
+A node may be read in more than one way (``addmm`` is a ``linear``, and also a matmul plus a bias);
+a pattern takes the reading that it asks for. Operators of terms, with their attributes:
+
+    matmul(a, b)                    batch dims broadcast as in torch.matmul
+    linear(x, weight, bias|None)    weight as [N, K]
+    sdpa(q, k, v, mask|None)        dropout, is_causal, scale, enable_gqa
+    softmax(x)                      dim
+    add(a, b) mul(a, b) div(a, b)   numbers and tensors; a / 8 is a * 0.125; a * (1 / b) is a / b
+    relu(x) cast(x) reciprocal(x)
+    sum(x)                          dim; the dim is kept
+    pad(x)                          pads: {dim: (before, after)}, value
+    slice(x)                        dim, start, end
+    masked_fill(x, mask, value) where(condition, a, b)
+    reshape(x)
+    dropout(x)                      an active one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .value import View, is_tensor, plain, through_broadcast
+
+aten = torch.ops.aten
+Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Term:
+    """An operator applied to operands: views, numbers, None or further terms.
+
+    ``folded`` are further nodes that the reading takes in (the ``reciprocal`` of a division).
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    folded: tuple[fx.Node, ...] = ()
+
+
+Reader = Callable[[fx.Node, Dims], list[Term]]
+_READERS: dict[Any, Reader] = {}
+OPERATORS: dict[Any, tuple[str, ...]] = {}
+
+
+def reads(operators: str, *targets: Any) -> Callable[[Reader], Reader]:
+    """Decorator: the function reads calls of ``targets`` as these ``operators`` (space-separated)."""
+
+    def register(reader: Reader) -> Reader:
+        for target in targets:
+            _READERS[target] = reader
+            OPERATORS[target] = tuple(operators.split())
+        return reader
+
+    return register
+
+
+def readings(view: View) -> list[Term]:
+    """Every reading of a view, the plainest first."""
+    reader = _READERS.get(view.node.target)
+    return reader(view.node, view.dims) if reader else []
+
+
+def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
+    """The value that ``node`` passes for an argument, by position or keyword."""
+    if len(node.args) > index:
+        return node.args[index]
+    return node.kwargs.get(name, default)
+
+
+def rank_of(node: fx.Node) -> int:
+    return int(node.meta["val"].dim())
+
+
+def _plainly(node: fx.Node, dims: Dims) -> bool:
+    return dims == tuple(range(rank_of(node)))
+
+
+def _operand(item: Any) -> Any:
+    return plain(item) if is_tensor(item) else item
+
+
+# --------------------------------------------------------------------------------------- contractions
+
+
+def _contraction(
+    node: fx.Node, dims: Dims, left: tuple[fx.Node, str], right: tuple[fx.Node, str], out: str
+) -> list[Term]:
+    """Read an einsum of two operands as a matmul, in the order of dims that the view asks for."""
+    (a, a_letters), (b, b_letters) = left, right
+    shared = set(a_letters) & set(b_letters)
+    contracted = [c for c in shared if c not in out]
+    rows = [c for c in out if c in a_letters and c not in b_letters]
+    columns = [c for c in out if c in b_letters and c not in a_letters]
+    wanted = [None if d is None else out[d] for d in dims]
+    if len(contracted) != 1 or len(set(a_letters)) != len(a_letters) or len(set(b_letters)) != len(b_letters):
+        return []
+    if len(wanted) < 2 or None in wanted[-2:]:
+        return []
+    batch, (row, column) = wanted[:-2], wanted[-2:]
+    if row in columns and column in rows:
+        (a, a_letters), (b, b_letters) = (b, b_letters), (a, a_letters)
+        rows, columns = columns, rows
+    if row not in rows or column not in columns:
+        return []
+
+    def seen(item: fx.Node, letters: str, last: tuple[str, str]) -> View:
+        order = [letters.index(c) if c is not None and c in letters else None for c in (*batch, *last)]
+        return View(item, tuple(order))
+
+    k = contracted[0]
+    return [Term("matmul", (seen(a, a_letters, (row, k)), seen(b, b_letters, (k, column))))]
+
+
+def _batch_letters(count: int) -> str:
+    return "abcdefgh"[8 - count :]
+
+
+def _matmul(node: fx.Node, dims: Dims, a: fx.Node, b: fx.Node) -> list[Term]:
+    if rank_of(a) < 2 or rank_of(b) < 2:
+        return []
+    a_letters, b_letters = _batch_letters(rank_of(a) - 2) + "ik", _batch_letters(rank_of(b) - 2) + "kj"
+    out = _batch_letters(rank_of(node) - 2) + "ij"
+    return _contraction(node, dims, (a, a_letters), (b, b_letters), out)
+
+
+@reads("matmul linear", aten.matmul.default, aten.bmm.default, aten.mm.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    a, b = node.args[:2]
+    terms = _matmul(node, dims, a, b)
+    if _plainly(node, dims) and rank_of(b) == 2:
+        terms.append(Term("linear", (plain(a), plain(b).mT, None)))
+    return terms
+
+
+@reads("matmul", aten.einsum.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    equation, operands = node.args[0], node.args[1]
+    sides = equation.replace(" ", "").split("->")
+    if len(operands) != 2 or len(sides) != 2 or "." in equation:
+        return []
+    left, right = sides[0].split(",")
+    return _contraction(node, dims, (operands[0], left), (operands[1], right), sides[1])
+
+
+@reads("add linear", aten.addmm.default, aten.baddbmm.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    base, a, b = node.args[:3]
+    beta, alpha = argument(node, 3, "beta", 1), argument(node, 4, "alpha", 1)
+    terms: list[Term] = []
+    for product in _matmul(node, dims, a, b):
+        scaled = product if alpha == 1 else Term("mul", (product, alpha))
+        if beta == 0:
+            terms.append(scaled)
+        else:
+            bias = through_broadcast(base, dims, rank_of(node))
+            terms.append(Term("add", (scaled, bias if beta == 1 else Term("mul", (bias, beta)))))
+    if alpha == beta == 1 and rank_of(b) == 2 and rank_of(base) == 1 and _plainly(node, dims):
+        terms.append(Term("linear", (plain(a), plain(b).mT, plain(base))))
+    return terms
+
+
+@reads("linear", aten.linear.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    if not _plainly(node, dims) or rank_of(weight) != 2:
+        return []
+    return [Term("linear", (plain(x), plain(weight), _operand(bias)))]
+
+
+@reads("sdpa", aten.scaled_dot_product_attention.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    if not _plainly(node, dims):
+        return []
+    query, key, value, mask = (argument(node, i, n) for i, n in enumerate(("query", "key", "value", "attn_mask")))
+    attrs = {
+        "dropout": argument(node, 4, "dropout_p", 0.0),
+        "is_causal": argument(node, 5, "is_causal", False),
+        "scale": node.kwargs.get("scale"),
+        "enable_gqa": node.kwargs.get("enable_gqa", False),
+    }
+    return [Term("sdpa", (plain(query), plain(key), plain(value), _operand(mask)), attrs)]
+
+
+# ----------------------------------------------------------------------------------------- elementwise
+
+
+def _elementwise(node: fx.Node, dims: Dims, *items: Any) -> list[Any]:
+    return [through_broadcast(item, dims, rank_of(node)) for item in items]
+
+
+@reads("add", aten.add.Tensor, aten.add.Scalar)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    a, b = _elementwise(node, dims, node.args[0], node.args[1])
+    alpha = argument(node, 2, "alpha", 1)
+    return [Term("add", (a, b if alpha == 1 else Term("mul", (b, alpha))))]
+
+
+@reads("sub", aten.sub.Tensor, aten.sub.Scalar)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    return [Term("sub", tuple(_elementwise(node, dims, node.args[0], node.args[1])))]
+
+
+@reads("mul div", aten.mul.Tensor, aten.mul.Scalar)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    a, b = _elementwise(node, dims, node.args[0], node.args[1])
+    terms = [Term("mul", (a, b))]
+    for factor, other in ((a, b), (b, a)):
+        inverse, folded = _inverted(factor)
+        if inverse is not None:
+            terms.append(Term("div", (other, inverse), folded=folded))
+    return terms
+
+
+def _inverted(factor: Any) -> tuple[View | None, tuple[fx.Node, ...]]:
+    """x, where ``factor`` is 1 / x, written as ``reciprocal`` with or without ``* 1.0`` after it."""
+    folded: list[fx.Node] = []
+    while isinstance(factor, View):
+        folded.append(factor.node)
+        if factor.node.target is aten.reciprocal.default:
+            return View(factor.node.args[0], factor.dims), tuple(folded)
+        if factor.node.target is not aten.mul.Tensor or factor.node.args[1] != 1:
+            break
+        factor = through_broadcast(factor.node.args[0], factor.dims, rank_of(factor.node))
+    return None, ()
+
+
+@reads("mul div", aten.div.Tensor, aten.div.Scalar)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    a, b = _elementwise(node, dims, node.args[0], node.args[1])
+    if isinstance(b, (int, float)):
+        return [Term("mul", (a, 1.0 / b))] if b else []
+    return [Term("div", (a, b))]
+
+
+@reads("relu", aten.relu.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    return [Term("relu", (View(node.args[0], dims),))]
+
+
+@reads("relu", aten.clamp_min.default, aten.clamp.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    low, high = argument(node, 1, "min"), argument(node, 2, "max")
+    return [Term("relu", (View(node.args[0], dims),))] if low == 0 and high is None else []
+
+
+@reads("exp", aten.exp.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    return [Term("exp", (View(node.args[0], dims),))]
+
+
+@reads("masked_fill", aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    x, mask = _elementwise(node, dims, node.args[0], node.args[1])
+    value = constant_number(node.args[2])
+    return [] if value is None else [Term("masked_fill", (x, mask, value))]
+
+
+@reads("where", aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    condition, a, b = _elementwise(node, dims, *node.args[:3])
+    a, b = (x if n is None else n for x, n in ((a, constant_number(node.args[1])), (b, constant_number(node.args[2]))))
+    return [Term("where", (condition, a, b))]
+
+
+def constant_number(item: Any) -> float | None:
+    """The number that ``item`` stands for: a number itself, or a 0-d tensor filled with one."""
+    if isinstance(item, (int, float)):
+        return float(item)
+    if not is_tensor(item) or item.meta["val"].numel() != 1:
+        return None
+    if item.target is aten.full.default:
+        return constant_number(item.args[1])
+    if item.target is aten.scalar_tensor.default:
+        return constant_number(item.args[0])
+    return None
+
+
+# ----------------------------------------------------------------------------- along one or more dims
+
+
+def _dim_in_view(node: fx.Node, dims: Dims, dim: int) -> int | None:
+    """Where the node's ``dim`` stands in the view, counted from the end; None where it is not shown."""
+    wanted = dim % max(rank_of(node), 1)
+    return dims.index(wanted) - len(dims) if wanted in dims else None
+
+
+@reads("softmax", aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    dim = _dim_in_view(node, dims, node.args[1])
+    return [] if dim is None else [Term("softmax", (View(node.args[0], dims),), {"dim": dim})]
+
+
+@reads("sum", aten.sum.dim_IntList)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    over, keep = node.args[1], argument(node, 2, "keepdim", False)
+    if not over or len(over) != 1 or not keep:
+        return []
+    dim = _dim_in_view(node, dims, over[0])
+    return [] if dim is None else [Term("sum", (View(node.args[0], dims),), {"dim": dim})]
+
+
+@reads("pad", aten.pad.default, aten.constant_pad_nd.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    pads = node.args[1]
+    if node.target is aten.pad.default:
+        mode, value = argument(node, 2, "mode", "constant"), argument(node, 3, "value")
+    else:
+        mode, value = "constant", argument(node, 2, "value", 0)
+    found = {}
+    for i in range(0, len(pads), 2):
+        if (pads[i], pads[i + 1]) != (0, 0):
+            dim = _dim_in_view(node, dims, -1 - i // 2)
+            if dim is None:
+                return []
+            found[dim] = (pads[i], pads[i + 1])
+    if mode != "constant":
+        return []
+    return [Term("pad", (View(node.args[0], dims),), {"pads": found, "value": float(value or 0.0)})]
+
+
+@reads("slice", aten.slice.Tensor)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    if argument(node, 4, "step", 1) != 1:
+        return []
+    dim = _dim_in_view(node, dims, argument(node, 1, "dim", 0))
+    if dim is None:
+        return []
+    start, end = argument(node, 2, "start"), argument(node, 3, "end")
+    size = node.args[0].meta["val"].shape[argument(node, 1, "dim", 0)]
+    if isinstance(end, int) and isinstance(size, int) and end >= size:
+        end = None
+    return [Term("slice", (View(node.args[0], dims),), {"dim": dim, "start": start or 0, "end": end})]
+
+
+# ------------------------------------------------------------------------------------- shape and dtype
+
+CASTS = (
+    aten.to.dtype,
+    aten.to.dtype_layout,
+    aten.to.device,
+    aten.to.other,
+    aten._to_copy.default,
+    aten.type_as.default,
+    torch.ops.prims.convert_element_type.default,
+)
+RESHAPES = (
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+)
+
+
+@reads("cast", *CASTS)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    # `x.to(y)` passes a tensor that only lends its dtype
+    return [Term("cast", (View(node.args[0], dims),))]
+
+
+@reads("reshape", *RESHAPES)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    if not _plainly(node, dims):
+        return []
+    return [Term("reshape", (plain(node.args[0]),), {"to": node.meta["val"].shape})]
+
+
+@reads("dropout", aten.dropout.default)
+def _(node: fx.Node, dims: Dims) -> list[Term]:
+    return [Term("dropout", (View(node.args[0], dims),))]

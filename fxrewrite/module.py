@@ -1,0 +1,125 @@
+"""The module door: ``rewrite(model)``, ``analyze(model)`` and ``restore(model)``.
+
+A rewritten module is the model's structure copied on the same tensors, with a ``forward`` that goes
+through Dynamo and the driver: state_dict, hooks, attributes and methods are the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from . import capture
+from .backend import compile_graph
+from .errors import CaptureError, UsageError
+from .report import Report
+from .rewriting import Options
+
+
+class RewrittenForward:
+    """The ``forward`` of a rewritten module. Copies and pickles with the module that it belongs to."""
+
+    def __init__(self, module: nn.Module, original: Callable[..., Any] | None, options: Options, report: Report) -> None:
+        self.module, self.original, self.options, self.report = module, original, options, report
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # inside somebody else's compilation: be the plain forward
+            return self.eager(*args, **kwargs)
+        if self._compiled is None:
+            self._compiled = torch.compile(capture.with_own_code(self.eager), backend=self._backend)
+        return self._compiled(*args, **kwargs)
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        """The module's own forward."""
+        if self.original is not None:
+            return self.original
+        return cast(Callable[..., Any], type(self.module).forward.__get__(self.module))
+
+    def _backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        if self.report.predicted:  # from here on the report tells what runs
+            self.report.captures.clear()
+            self.report.predicted = False
+        return compile_graph(gm, example_inputs, self.options, self.report)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None}
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.eager  # so that inspect.signature() shows the model's parameters
+
+
+def rewrite_module(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: Options, *, inplace: bool
+) -> nn.Module:
+    """See ``fxrewrite.rewrite``."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"expected an nn.Module or an ExportedProgram, got {type(model).__name__}")
+    if is_rewritten(model):
+        raise UsageError(f"{type(model).__name__} is rewritten already: call fxrewrite.restore(model) first")
+    report = analyze_module(model, args, kwargs, options) if args or kwargs else Report()
+    report.predicted = True
+    target = model if inplace else _copy(model)
+    original = target.__dict__.get("forward")
+    target.__dict__["forward"] = RewrittenForward(target, original, options, report)
+    target.__dict__["report"] = report
+    return target
+
+
+def restore_module(model: nn.Module) -> nn.Module:
+    """See ``fxrewrite.restore``."""
+    if not is_rewritten(model):
+        raise UsageError(f"{type(model).__name__} is not rewritten: there is nothing to restore")
+    forward = model.__dict__.pop("forward")
+    model.__dict__.pop("report", None)
+    if forward.original is not None:
+        model.__dict__["forward"] = forward.original
+    return model
+
+
+def is_rewritten(model: nn.Module) -> bool:
+    return isinstance(model.__dict__.get("forward"), RewrittenForward)
+
+
+def analyze_module(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: Options
+) -> Report:
+    """See ``fxrewrite.analyze``: the driver over fake tensors, nothing computed and nothing applied."""
+    if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
+        raise UsageError(f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}")
+    report = Report(predicted=True)
+    try:
+        call = capture.fake_call(model, args, kwargs or {})
+    except Exception as error:
+        raise CaptureError(
+            f"{type(model).__name__} cannot be copied for the dry run: {type(error).__name__}: "
+            f"{capture.first_line(error)}"
+        ) from error
+
+    def dry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_graph(gm, example_inputs, options, report, apply=False)
+
+    problem = capture.run_fake(call, dry)
+    if problem is not None and not report.captures:
+        raise CaptureError(f"{type(model).__name__} cannot be captured: {problem}")
+    if problem is not None:
+        report.note(f"captured in part, the rest is found at the first call: {problem}")
+    return report
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return capture.copy_sharing_tensors(model)
+    except Exception as error:
+        raise CaptureError(
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {capture.first_line(error)}); "
+            "rewrite it in place: fxrewrite.rewrite(model, ..., inplace=True)"
+        ) from error
+
+
+__all__ = ["RewrittenForward", "analyze_module", "is_rewritten", "restore_module", "rewrite_module"]

@@ -1,0 +1,86 @@
+"""Candidates: matches turned into sites, each with a verdict."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..guards.verdict import Judgement, Verdict
+from ..guards.vocabulary import short
+from ..matching import Match, Rule, View
+from ..report import Reason, Site
+
+
+@dataclass
+class Candidate:
+    """A match on its way to becoming a site."""
+
+    rule: Rule
+    match: Match
+    site: Site
+    inserted: list[fx.Node] = field(default_factory=list)
+    result: fx.Node | None = None
+
+    @property
+    def nodes(self) -> frozenset[fx.Node]:
+        """The nodes that the replacement makes unnecessary."""
+        return self.match.computed | {self.match.root}
+
+    def reject(self, code: Reason, detail: str = "") -> None:
+        self.site.status, self.site.code, self.site.detail = "rejected", code, detail
+        self.site.implementation = None
+
+
+def new_site(rule_name: str, kind: str, node: fx.Node, operands: dict[str, View]) -> Site:
+    """A site at ``node``, not yet judged."""
+    location, source = where(node)
+    return Site(
+        id="",
+        kind=kind,
+        status="matched",
+        rule=rule_name,
+        module=module_path(node),
+        location=location,
+        source=source,
+        node=node.name,
+        operands={name: describe(view) for name, view in operands.items()},
+    )
+
+
+def describe(view: View) -> str:
+    """ "bfloat16[1, 8, s0, 64]"."""
+    return f"{short(view.dtype)}[{', '.join(str(s) for s in view.shape)}]"
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n\s*(?P<source>.*)')
+_TORCH = torch.__file__.rsplit("/", 1)[0]
+
+
+def where(node: fx.Node) -> tuple[str, str]:
+    """("file:line", source text) of the innermost frame of the user's code, or ("", "")."""
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    for frame in reversed(frames):
+        if not frame["file"].startswith(_TORCH):
+            return f"{frame['file']}:{frame['line']}", frame["source"].strip()
+    return (f"{frames[-1]['file']}:{frames[-1]['line']}", frames[-1]["source"].strip()) if frames else ("", "")
+
+
+def module_path(node: fx.Node) -> str:
+    """Path of the innermost module that ``node`` comes from ("blocks.0.attn"), "" if unknown."""
+    stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    # the model is a local of the frame: `self`, or `args[0]` where a decorator wraps forward
+    path = re.sub(r"^L\['\w+'\](\[0\])?\.?", "", path).removeprefix("__dict__.")
+    path = re.sub(r"\._modules\['([^']+)'\]|\._modules\[\"([^\"]+)\"\]", lambda m: "." + (m[1] or m[2]), path)
+    path = re.sub(r"\['?([^'\]]+)'?\]", r".\1", path)
+    return path.replace("_modules.", "").replace("..", ".").strip(".")
+
+
+def refuted(judgements: list[Judgement]) -> Judgement | None:
+    return next((j for j in judgements if j.verdict is Verdict.REFUTED), None)

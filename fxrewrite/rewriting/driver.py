@@ -1,0 +1,193 @@
+"""The driver: one graph in, its sites and the rewritten graph out. Every door uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..capture import fake_mode_of, first_line
+from ..guards.prover import prove_equal
+from ..guards.verdict import Verdict
+from ..matching import Aliasing, Match, Matcher, Rule
+from ..ops.implementations import IMPLEMENTATIONS, MEASURED
+from ..report import Capture, Reason, Refusal, Site
+from .builder import Builder
+from .candidates import Candidate, new_site, refuted
+from .functional import functionalize_fresh_writes
+from .hazards import Hazards
+from .near_miss import near_misses
+from .options import Options
+from .select import select
+
+
+def rewrite_graph(
+    gm: fx.GraphModule, rules: Sequence[Rule], options: Options, name: str, *, grad_enabled: bool
+) -> Capture:
+    """Find and replace the sites of ``gm``, a functional pre-dispatch ATen graph, in place.
+
+    Returns what was found; where no site matched, ``gm`` is left as it was.
+    """
+    started = time.perf_counter()
+    functionalize_fresh_writes(gm)
+    pass_ = _Pass(gm, rules, options, grad_enabled)
+    with pass_.no_new_guards():
+        sites = pass_.run()
+    for index, site in enumerate(sites):
+        site.id = f"{name}.{index}"
+    return Capture(
+        name=name,
+        nodes=len(gm.graph.nodes),
+        sites=sites,
+        rewrite_seconds=time.perf_counter() - started,
+    )
+
+
+class _Pass:
+    """One run over one graph."""
+
+    def __init__(self, gm: fx.GraphModule, rules: Sequence[Rule], options: Options, grad_enabled: bool) -> None:
+        self.gm, self.rules, self.options = gm, rules, options
+        self.aliasing = Aliasing(gm.graph)
+        self.matcher = Matcher(gm.graph, self.aliasing)
+        self.hazards = Hazards(gm, self.aliasing, grad_enabled)
+        self.mode = fake_mode_of(gm)
+        self.current: dict[fx.Node, fx.Node] = {}
+
+    @contextlib.contextmanager
+    def no_new_guards(self) -> Iterator[None]:
+        environment = self.mode.shape_env if self.mode is not None else None
+        with environment.suppress_guards() if environment is not None else contextlib.nullcontext():
+            yield
+
+    def run(self) -> list[Site]:
+        found = list(self._matches())
+        missed = near_misses(self.matcher, self.rules, [c.match for c in found])
+        for candidate in found:
+            self._judge(candidate)
+        chosen = select([c for c in found if c.site.matched])
+        # by position: a site's operands may be another site's result
+        for candidate in sorted(chosen, key=lambda c: self.aliasing.position[c.match.root]):
+            self._build(candidate)
+        if any(c.site.matched for c in chosen):
+            self.gm.graph.eliminate_dead_code()
+            self.gm.graph.lint()
+            self.gm.recompile()
+        placed = [(c.match.root, c.site) for c in found] + missed
+        return [site for _, site in sorted(placed, key=lambda p: self.aliasing.position[p[0]])]
+
+    def _matches(self) -> Iterator[Candidate]:
+        taken: set[tuple[str, fx.Node]] = set()
+        for rule in self.rules:
+            for root in self.matcher.nodes_reading_as(rule.roots):
+                if (rule.kind, root) in taken:
+                    continue
+                match = self._first_match(rule, root)
+                if match is not None:
+                    taken.add((rule.kind, root))
+                    yield Candidate(rule, match, new_site(rule.name, rule.kind, root, match.operands))
+
+    def _first_match(self, rule: Rule, root: fx.Node) -> Match | None:
+        """The first match whose guards hold; where none does, the first."""
+        fallback = None
+        for match in self.matcher.match(rule.compiled, root):
+            match = rule.refine(match)
+            if not rule.applies(match):
+                continue
+            if refuted([guard.judge() for guard in rule.guards(match)]) is None:
+                return match
+            fallback = fallback or match
+        return fallback
+
+    # ------------------------------------------------------------------------------------- verdicts
+
+    def _judge(self, candidate: Candidate) -> None:
+        judgements = [guard.judge() for guard in candidate.rule.guards(candidate.match)]
+        candidate.site.judgements = tuple(judgements)
+        hazard = self.hazards.check(candidate.match)
+        if hazard is not None:
+            candidate.reject(*hazard)
+            return
+        broken = refuted(judgements)
+        if broken is not None:
+            candidate.reject(Reason.GUARD, broken.detail or broken.guard)
+
+    def _build(self, candidate: Candidate) -> None:
+        """Insert the replacement, and take it out again where it does not qualify."""
+        root = candidate.match.root
+        builder = Builder(self.gm.graph, root, self.mode, self.current)
+        try:
+            result = candidate.rule.replace(builder, candidate.match)
+        except Exception as error:  # a rule that fails must not fail the model; the report names it
+            candidate.reject(Reason.METADATA, f"{candidate.rule.name}.replace: {type(error).__name__}: {first_line(error)}")
+        else:
+            self._qualify(candidate, builder.inserted)
+            difference = _difference(root.meta["val"], result.meta["val"])
+            if candidate.site.matched and difference:
+                candidate.reject(Reason.METADATA, difference)
+        if not candidate.site.matched:
+            for node in reversed(builder.inserted):
+                self.gm.graph.erase_node(node)
+            return
+        root.replace_all_uses_with(result)
+        self.current[root] = result
+
+    def _qualify(self, candidate: Candidate, inserted: list[fx.Node]) -> None:
+        """Choose the implementation of each of our ops among ``inserted``; reject where none applies."""
+        site = candidate.site
+        for node in inserted:
+            if getattr(node.target, "namespace", None) != "fxrewrite":
+                continue
+            arguments = _call_arguments(node)
+            refusals: list[Refusal] = []
+            code = Reason.GUARD
+            for implementation in IMPLEMENTATIONS[node.target._schema.name.removeprefix("fxrewrite::")]:
+                judgements = implementation.judge(arguments)
+                broken = refuted(judgements)
+                unknown = [j for j in judgements if j.verdict is Verdict.UNKNOWN]
+                if broken is None and not (unknown and self.options.on_unknown == "reject"):
+                    site.implementation = implementation.name
+                    site.judgements += tuple(judgements)
+                    break
+                blocker = broken or unknown[0]
+                refusals.append(Refusal(implementation.name, blocker.detail or blocker.residual or blocker.guard))
+                if broken is None:
+                    code = Reason.UNPROVED
+                elif broken.evidence == MEASURED or broken.guard.startswith("ISA "):
+                    code = Reason.NO_KERNEL
+                else:
+                    code = Reason.GUARD
+            site.refusals += tuple(refusals)
+            if site.implementation is None:
+                candidate.reject(code, refusals[-1].requirement if refusals else "")
+                return
+
+
+def _call_arguments(node: fx.Node) -> dict[str, Any]:
+    """The fake values that a call passes, by argument name, defaults included."""
+    values, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+    arguments = {}
+    for index, argument in enumerate(node.target._schema.arguments):
+        default = argument.default_value if argument.has_default_value() else None
+        arguments[argument.name] = values[index] if index < len(values) else named.get(argument.name, default)
+    return arguments
+
+
+def _difference(before: torch.Tensor, after: torch.Tensor) -> str:
+    """How the replacement's metadata differ from the original's, "" where they do not."""
+    if before.dtype != after.dtype or before.device != after.device:
+        return f"{after.dtype} on {after.device} in place of {before.dtype} on {before.device}"
+    if before.dim() != after.dim():
+        return f"rank {after.dim()} in place of {before.dim()}"
+    for dim, (a, b) in enumerate(zip(before.shape, after.shape, strict=True)):
+        if prove_equal(a, b, "").verdict is not Verdict.PROVED:
+            return f"size {b} in place of {a} in dim {dim}"
+    for dim, (a, b) in enumerate(zip(before.stride(), after.stride(), strict=True)):
+        trivial = isinstance(before.shape[dim], int) and before.shape[dim] <= 1
+        if not trivial and prove_equal(a, b, "").verdict is not Verdict.PROVED:
+            return f"stride {b} in place of {a} in dim {dim}"
+    return ""

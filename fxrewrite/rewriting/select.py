@@ -1,0 +1,39 @@
+"""Selection: of matched candidates that share nodes, the set that covers most."""
+
+from __future__ import annotations
+
+import networkx as nx
+
+from ..report import Reason
+from .candidates import Candidate
+
+
+def select(candidates: list[Candidate]) -> list[Candidate]:
+    """The best set without overlaps; the others are rejected with reason OVERLAP.
+
+    A maximum weight independent set of the conflict graph, the weight of a candidate being the
+    number of nodes that it replaces (squared, so that one large site beats two halves of it).
+    """
+    conflicts = nx.Graph()
+    conflicts.add_nodes_from(range(len(candidates)))
+    owners: dict[object, list[int]] = {}
+    for index, candidate in enumerate(candidates):
+        for node in candidate.nodes:
+            for other in owners.setdefault(node, []):
+                conflicts.add_edge(index, other)
+            owners[node].append(index)
+    chosen: set[int] = set()
+    for component in nx.connected_components(conflicts):
+        if len(component) == 1:
+            chosen |= component
+            continue
+        compatible = nx.complement(conflicts.subgraph(component))
+        for index in component:
+            compatible.nodes[index]["weight"] = len(candidates[index].nodes) ** 2
+        best, _ = nx.max_weight_clique(compatible)
+        chosen |= set(best)
+        for index in set(component) - set(best):
+            winner = next(w for w in best if conflicts.has_edge(w, index))
+            site = candidates[winner].site
+            candidates[index].reject(Reason.OVERLAP, f"part of the {site.kind} site at {site.node}")
+    return [candidate for index, candidate in enumerate(candidates) if index in chosen]

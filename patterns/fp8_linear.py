@@ -1,0 +1,77 @@
+"""Linear layers whose weight is stored in FP8 and decoded at every call (W8A16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fxrewrite.guards import Guard, holds
+from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
+
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+
+
+class Fp8Linear(Rule):
+    """x · (s ∘ W)ᵀ + b: the scale on the weight or on the output, multiplied or divided, or none."""
+
+    kind = "fp8_matmul"
+
+    def pattern(
+        self,
+        op: Vocabulary,
+        x: Pattern,
+        weight: Pattern,
+        scale: Pattern,
+        divisor: Pattern,
+        bias: Pattern,
+        out_scale: Pattern,
+        out_bias: Pattern,
+    ) -> Pattern:
+        stored = op.cast(weight)
+        decoded = op.any_of(stored * scale, stored / divisor, stored)
+        y = op.linear(x, decoded, bias)
+        plain = op.linear(x, decoded, None)
+        return op.any_of(plain * out_scale + out_bias, plain + out_bias, y * out_scale, y)
+
+    def applies(self, m: Match) -> bool:
+        if m["weight"].dtype not in FP8:
+            return False
+        # what is added after the product is a bias only if it is a vector along the output
+        return not m.has("out_bias") or (isinstance(m.bindings["out_bias"], View) and _is_vector(m["out_bias"]))
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        x, root = m["x"].val, m.root.meta["val"]
+        yield holds(x.dtype == root.dtype, "x has the output's dtype", f"x is {x.dtype}, the output {root.dtype}")
+        scaled_bias = m.has("out_scale") and m.has("bias")
+        yield holds(not scaled_bias, "the bias is not scaled", "the output scale also multiplies the bias")
+        scales = [n for n in ("scale", "divisor", "out_scale") if m.has(n)]
+        yield holds(len(scales) <= 1, "one scale", f"more than one scale: {', '.join(scales)}")
+        for name in scales:
+            if isinstance(m.bindings[name], View) and name == "out_scale":
+                yield holds(_is_vector(m[name]), "the output scale is a number or a vector", f"scale {m[name].shape}")
+
+    def replace(self, op: Any, m: Match) -> Any:
+        bias = m["bias"] if m.has("bias") else None
+        if m.has("out_bias"):
+            bias = m["out_bias"].pick([m["out_bias"].rank - 1])
+        return op.fxrewrite.fp8_linear(m["x"], m["weight"], self._scale(op, m), bias)
+
+    def _scale(self, op: Any, m: Match) -> Any:
+        name = next((n for n in ("scale", "divisor", "out_scale") if m.has(n)), None)
+        if name is None:
+            return None
+        scale: Any = m.bindings[name]
+        if not isinstance(scale, View):
+            scale = op.aten.full([], float(scale), dtype=torch.float32, device=m["x"].val.device)
+        elif name == "out_scale":
+            last = scale.rank - 1
+            scale = scale.pick([last, None])  # [N] along the output: [N, 1] along the weight's rows
+        if name == "divisor":
+            scale = op.aten.reciprocal(op.aten.to.dtype(scale, torch.float32))
+        return scale
+
+
+def _is_vector(view: View) -> bool:
+    """Is it of size 1 in all but the last dim?"""
+    return all(isinstance(s, int) and s == 1 for s in view.shape[:-1])

@@ -1,0 +1,56 @@
+"""Linear layers: ``linear``, ``addmm``, ``matmul`` with a stored weight, and a bias added after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fxrewrite.guards import Guard, holds, same_dtype
+from fxrewrite.matching import Match, Pattern, Rule, Vocabulary
+
+aten = torch.ops.aten
+
+
+class Linear(Rule):
+    """x · Wᵀ + b, as one call or as a matmul with a stored weight."""
+
+    kind = "linear"
+
+    def pattern(self, op: Vocabulary, x: Pattern, weight: Pattern, bias: Pattern) -> Pattern:
+        return op.linear(x, weight, bias)
+
+    def applies(self, m: Match) -> bool:
+        # a matmul of two computed matrices is no layer
+        return m.root.target is aten.linear.default or m["weight"].node.op in ("placeholder", "get_attr")
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        x, weight = m["x"].val, m["weight"].val
+        operands = {"x": x, "weight": weight}
+        if m.has("bias"):
+            operands["bias"] = m["bias"].val
+        yield same_dtype(operands)
+        yield holds(x.is_floating_point(), "x is floating point", f"x is {x.dtype}")
+        yield holds(x.layout == weight.layout == torch.strided, "x and weight are strided", f"{weight.layout} weight")
+
+    def replace(self, op: Any, m: Match) -> Any:
+        return op.fxrewrite.linear(m["x"], m["weight"], m["bias"] if m.has("bias") else None)
+
+
+class BiasedLinear(Linear):
+    """A linear without bias, and a vector of its output's width added to it."""
+
+    def pattern(self, op: Vocabulary, x: Pattern, weight: Pattern, bias: Pattern) -> Pattern:
+        return op.linear(x, weight, None) + bias
+
+    def applies(self, m: Match) -> bool:
+        bias = m.bindings["bias"]
+        if isinstance(bias, (int, float)) or m.root.meta["val"].dtype != m["x"].dtype:
+            return False
+        # a bias is a stored vector; what else may be added is a residual
+        vector = m["bias"].node.op in ("placeholder", "get_attr") and m["bias"].node.meta["val"].dim() == 1
+        return vector and m["weight"].node.op in ("placeholder", "get_attr")
+
+    def replace(self, op: Any, m: Match) -> Any:
+        bias = m["bias"].pick([m["bias"].rank - 1])
+        return op.fxrewrite.linear(m["x"], m["weight"], bias)

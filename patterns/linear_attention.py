@@ -1,0 +1,85 @@
+"""Linear attention with a ReLU feature map: SANA, DC-AE, SANA-Video.
+
+Written token-major, [..., tokens, channels]; models that keep channels first are met transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fxrewrite.guards import Guard, holds, same_shape
+from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
+from fxrewrite.matching.terms import readings
+from fxrewrite.matching.transparent import float_cast, rearranged, unchanged
+
+
+class _LinearAttention(Rule):
+    kind = "linear_attention"
+
+    def refine(self, m: Match) -> Match:
+        return m.narrowed(*(n for n in ("q", "k", "v", "norm_q", "norm_k") if m.has(n)))
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        q, k, v = m["q"], m["k"], m["v"]
+        yield holds(q.rank == 4, "rank 4", f"rank {q.rank}")
+        yield same_shape(q.shape[:-2], k.shape[:-2], "query and key share batch and heads")
+        yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
+        eps = m.bindings.get("eps")
+        yield holds(not isinstance(eps, View), "eps is a number", "eps is a tensor")
+
+    def replace(self, op: Any, m: Match) -> Any:
+        root = m.root.meta["val"]
+        channel_major = not m.value.is_plain
+        norms = (m["norm_q"], m["norm_k"]) if m.has("norm_q") else (None, None)
+        out = op.fxrewrite.relu_linear_attention(
+            m["q"],
+            m["k"],
+            m["v"],
+            *norms,
+            eps=m.number("eps", 0.0),
+            relu=not m.has("norm_q"),
+            out_dtype=root.dtype,
+            channel_major=channel_major,
+        )
+        return op.aten.transpose.int(out, -2, -1) if channel_major else out
+
+
+class PaddedReluAttention(_LinearAttention):
+    """SANA, DC-AE: a row of ones appended to V makes the normaliser the last row of the product."""
+
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
+        ones = op.pad(v, dim=-1, before=0, after=1, value=1.0)
+        out = op.relu(q) @ (op.relu(k).mT @ ones)
+        attended = op.slice(out, -1, 0, -1) / (op.slice(out, -1, -1, None) + eps)
+        return op.any_of(attended, attended.mT)
+
+
+class ReluAttention(_LinearAttention):
+    """The normaliser from the sum of the keys: q·(kᵀv) / (q·Σk + eps)."""
+
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
+        query, key = op.relu(q), op.relu(k)
+        attended = (query @ (key.mT @ v)) / (query @ op.sum(key, dim=-2).mT + eps)
+        return op.any_of(attended, attended.mT)
+
+
+class RotaryReluAttention(_LinearAttention):
+    """SANA-Video: rotary embeddings on the numerator's features, the normaliser from those before."""
+
+    def pattern(
+        self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, norm_q: Pattern, norm_k: Pattern, eps: Pattern
+    ) -> Pattern:
+        attended = (q @ (k.mT @ v)) / (norm_q @ op.sum(norm_k, dim=-2).mT + eps)
+        return op.any_of(attended, attended.mT)
+
+    def applies(self, m: Match) -> bool:
+        return _is_relu(m["norm_q"]) and _is_relu(m["norm_k"])
+
+
+def _is_relu(view: View | None) -> bool:
+    while view is not None:
+        if any(term.op == "relu" for term in readings(view)):
+            return True
+        view = rearranged(view) or unchanged(view) or float_cast(view)
+    return False

@@ -1,0 +1,224 @@
+"""Softmax attention: the framework's fused call, and the same written out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fxrewrite.guards import Guard, holds, same_dtype, same_shape
+from fxrewrite.guards.prover import prove_equal
+from fxrewrite.guards.verdict import Verdict
+from fxrewrite.matching import APPLIED_TO, Match, Pattern, Rule, View, Vocabulary
+
+
+class FusedAttention(Rule):
+    """``scaled_dot_product_attention`` with any of its flags."""
+
+    kind = "sdpa"
+
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, mask: Pattern) -> Pattern:
+        return op.sdpa(q, k, v, mask)
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        q, k, v = m["q"], m["k"], m["v"]
+        yield holds(m.attrs["dropout"] == 0, "dropout is off", f"dropout is active, p = {m.attrs['dropout']}")
+        yield holds(q.rank in (3, 4), "rank 3 or 4", f"rank {q.rank}")
+        yield holds(q.rank == k.rank == v.rank, "query, key and value of one rank", "ranks differ")
+        yield same_dtype({"query": q.val, "key": k.val, "value": v.val})
+        yield same_shape(k.shape[:-1], v.shape[:-1], "key and value share batch, heads and length")
+        shared = 1 if m.attrs["enable_gqa"] else -2
+        yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
+        if m.has("mask"):
+            mask = m["mask"]
+            yield holds(mask.rank <= q.rank, "the mask's rank is at most the query's", f"mask of rank {mask.rank}")
+
+    def replace(self, op: Any, m: Match) -> Any:
+        root = m.root.meta["val"]
+        q, k, v = (_with_heads(m[n]) for n in ("q", "k", "v"))
+        out = op.fxrewrite.sdpa(
+            q,
+            k,
+            v,
+            m["mask"] if m.has("mask") else None,
+            is_causal=m.attrs["is_causal"],
+            scale=m.attrs["scale"],
+            enable_gqa=m.attrs["enable_gqa"],
+            token_major=_is_token_major(root),
+        )
+        return op.aten.squeeze.dim(out, 0) if root.dim() == 3 else out
+
+
+class WrittenAttention(Rule):
+    """softmax(q·kᵀ, scaled, masked and biased in any order) · v, written out."""
+
+    kind = "sdpa"
+    anchor = "softmax"
+
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern) -> Pattern:
+        scores = op.repeat(
+            q @ k.mT,
+            scale=lambda s, by: s * by,
+            bias=lambda s, mask: s + mask,
+            fill=lambda s, mask, value: op.masked_fill(s, mask, value),
+            keep=lambda s, mask, value: op.where(mask, s, value),
+            drop=lambda s, mask, value: op.where(mask, value, s),
+            regroup=lambda s: op.regroup(s),
+        )
+        weights = op.repeat(op.softmax(scores, dim=-1), regroup=lambda w: op.regroup(w))
+        return weights @ v
+
+    def refine(self, m: Match) -> Match:
+        operands = {m[n].dtype for n in ("q", "k", "v")} | {m.root.meta["val"].dtype}
+        return m if len(operands) == 1 else m.narrowed("q", "k", "v")
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        q, k, v = m["q"], m["k"], m["v"]
+        yield same_dtype({"query": q.val, "key": k.val, "value": v.val, "output": m.root.meta["val"]})
+        yield holds(q.val.is_floating_point(), "floating point", f"query is {q.dtype}")
+        yield holds(q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}")
+        yield holds(2 <= q.rank <= 4, "rank 2 to 4", f"rank {q.rank}")
+        yield same_shape(q.shape[:-2], k.shape[:-2], "query and key share batch and heads")
+        yield same_shape(q.shape[:-2], v.shape[:-2], "query and value share batch and heads")
+        scores = _scores(m)
+        yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
+
+    def replace(self, op: Any, m: Match) -> Any:
+        root, scores = m.root.meta["val"], _scores(m)
+        frame = scores.frame or m["q"].shape[:-2]
+        lead = (1,) * (2 - len(frame)) + tuple(frame)
+        q, k, v = (op.reshaped(m[n], (*lead, *m[n].shape[-2:])) for n in ("q", "k", "v"))
+        out = op.fxrewrite.sdpa(
+            q,
+            k,
+            v,
+            scores.mask(op),
+            scale=scores.scale,
+            mask_fill=scores.fill,
+            safe_softmax=False,
+            token_major=False,
+        )
+        return op.reshaped(out, tuple(root.shape))
+
+
+@dataclass
+class _Mask:
+    """A mask or bias, and the leading dims of the scores that it was applied to."""
+
+    view: View
+    frame: tuple[Any, ...]
+    factor: float = 1.0
+
+    def in_frame(self, op: Any, frame: tuple[Any, ...]) -> Any:
+        """The mask for scores whose leading dims are split or merged into ``frame``."""
+        if len(frame) == len(self.frame):
+            return self.view
+        return op.reshaped(self.view, (*frame, *self.view.shape[-2:]))
+
+    def fits(self, frame: tuple[Any, ...]) -> bool:
+        """Can it be brought into ``frame`` without expanding it?"""
+        return len(frame) == len(self.frame) or _same_sizes(self.view.shape[:-2], self.frame)
+
+
+@dataclass
+class _Scores:
+    """The steps between q·kᵀ and the softmax, summed up: scale · s + biases, or ``fill`` where not ``keep``."""
+
+    scale: float = 1.0
+    biases: list[_Mask] = field(default_factory=list)
+    keep: _Mask | None = None
+    inverted: bool = False
+    fill: float | None = None
+    frame: tuple[Any, ...] | None = None
+    problem: str = ""
+
+    def mask(self, op: Any) -> Any:
+        """The attn_mask of the op, built in the graph where several parts make it up."""
+        frame = self.frame or ()
+        if self.keep is not None:
+            keep = self.keep.in_frame(op, frame)
+            return op.aten.logical_not(keep) if self.inverted else keep
+        total: Any = None
+        for bias in self.biases:
+            part = bias.in_frame(op, frame)
+            part = part if bias.factor == 1.0 else op.aten.mul.Tensor(part, bias.factor)
+            total = part if total is None else op.aten.add.Tensor(total, part)
+        return total
+
+
+def _scores(m: Match) -> _Scores:
+    found = _Scores()
+    for step, bound in m.steps:
+        applied_to = bound.get(APPLIED_TO)
+        frame = tuple(applied_to.shape[:-2] if isinstance(applied_to, View) else m["q"].shape[:-2])
+        if step == "scale":
+            _apply_scale(found, bound["by"])
+        elif step == "bias":
+            _apply_bias(found, bound, frame)
+        elif step in ("fill", "keep", "drop"):
+            _apply_fill(found, bound, frame, inverted=step != "keep")
+        if step in ("bias", "fill", "keep", "drop"):
+            found.frame = max(found.frame or (), frame, key=len)
+    if found.frame is not None and len(found.frame) > 2:
+        found.problem = f"the mask is applied to scores of rank {len(found.frame) + 2}"
+    for mask in (*found.biases, *([found.keep] if found.keep else [])):
+        if not mask.fits(found.frame or ()):
+            found.problem = "masks are applied in two different shapes of the scores"
+    return found
+
+
+def _same_sizes(left: Any, right: Any) -> bool:
+    return len(left) == len(right) and all(
+        prove_equal(a, b, "").verdict is Verdict.PROVED for a, b in zip(left, right, strict=True)
+    )
+
+
+def _apply_scale(found: _Scores, by: Any) -> None:
+    if isinstance(by, View):
+        found.problem = f"the scale is a tensor of shape {list(by.shape)}, not a number"
+        return
+    found.scale *= by
+    for bias in found.biases:
+        bias.factor *= by
+    if found.fill is not None:
+        found.fill *= by
+
+
+def _apply_bias(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...]) -> None:
+    mask = bound["mask"]
+    if not isinstance(mask, View):
+        return  # a number added to every score does not change their softmax
+    if found.keep is not None:
+        found.problem = "a bias is added to scores that are already masked"
+    elif mask.dtype == torch.bool or not mask.val.is_floating_point():
+        found.problem = f"the bias is {mask.dtype}"
+    found.biases.append(_Mask(mask, frame))
+
+
+def _apply_fill(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...], *, inverted: bool) -> None:
+    value, mask = bound["value"], bound["mask"]
+    if isinstance(value, View) or not isinstance(mask, View):
+        found.problem = "masked scores are replaced by a tensor"
+    elif found.keep is not None or found.biases:
+        found.problem = "the scores are masked more than once"
+    elif mask.dtype != torch.bool:
+        found.problem = f"the mask is {mask.dtype}"
+    else:
+        applied_to = bound[APPLIED_TO]
+        dtype = applied_to.dtype if isinstance(applied_to, View) else torch.float64
+        found.keep, found.inverted = _Mask(mask, frame), inverted
+        found.fill = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+        if math.isnan(found.fill):
+            found.problem = "masked scores become NaN"
+
+
+def _with_heads(view: View) -> View:
+    """[B, L, D] as [1, B, L, D]."""
+    return view if view.rank == 4 else view.pick([None, *range(view.rank)])
+
+
+def _is_token_major(out: torch.Tensor) -> bool:
+    """Is the result [B, H, L, D] laid out as [B, L, H, D]?"""
+    return out.dim() == 4 and prove_equal(out.stride(1), out.shape[3], "").verdict is Verdict.PROVED
