@@ -71,7 +71,8 @@ def test_fp8_weights_are_decoded_exactly():
     net, x = Net(), torch.randn(5, 16).bfloat16()
     want = x.double() @ (net.w.double() * net.s.double()).T
     assert relative(reference(net, (x,)), want) < 1e-14
-    assert net.w.dtype is torch.float8_e4m3fn and x.dtype is torch.bfloat16
+    assert net.w.dtype is torch.float8_e4m3fn
+    assert x.dtype is torch.bfloat16
 
 
 def test_scaled_product_by_its_meaning():
@@ -110,11 +111,13 @@ def test_tensors_outside_parameters_ties_and_constants():
 
     net = Net().half()
     wide = to_float64_(Net().half())
-    assert wide.a.weight is wide.b.weight and wide.listed[0].dtype is torch.float64
+    assert wide.a.weight is wide.b.weight
+    assert wide.listed[0].dtype is torch.float64
     assert wide.freqs.dtype is torch.complex128
     x = torch.randn(3, 8).half()
     out = reference(net, (x,))
-    assert out.dtype is torch.float64 and relative(net(x), out) < 5e-3
+    assert out.dtype is torch.float64
+    assert relative(net(x), out) < 5e-3
     assert torch.get_default_dtype() is torch.float32
 
 
@@ -124,9 +127,9 @@ def test_every_floating_value_is_float64_inside():
     class Spy(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor) and out.is_floating_point() and not func.is_view:
-                if out.dtype is not torch.float64:
-                    narrow.append(str(func))
+            floating = isinstance(out, torch.Tensor) and out.is_floating_point() and not func.is_view
+            if floating and out.dtype is not torch.float64:
+                narrow.append(str(func))
             return out
 
     with torch.no_grad(), Float64Mode(), Spy():

@@ -62,8 +62,7 @@ def _preload(subject: str) -> None:
             importlib.import_module(name)
     entries.registry()
     importlib.import_module("tests.zoo.worker")
-    importlib.import_module("tests.support.float64")
-    importlib.import_module("tests.support.contract")
+    importlib.import_module("tests.support.soundness")
     if subject in ("fxrewrite", "backend"):
         with contextlib.suppress(Exception):  # each entry then says why
             importlib.import_module("fxrewrite")
