@@ -24,7 +24,7 @@ static void pack_along_k(typename Isa::template Panel<T>* panel, int64_t width, 
                          int64_t k, int64_t columns) {
   using F32 = typename Isa::F32;
   constexpr int lanes = Isa::lanes, step = Isa::template k_step<T>, block = lanes * step;
-  constexpr int64_t ahead = 512 / sizeof(T);  // elements; hides memory's latency behind the transposing
+  const int64_t ahead = lanes * stride_n;  // the next columns, into L2: hides memory behind the transposing
   for (int64_t n0 = 0; n0 < width; n0 += lanes) {
     const int valid = static_cast<int>(smaller(larger(columns - n0, 0), lanes));
     for (int64_t k0 = 0; k0 < k; k0 += block) {
@@ -34,7 +34,7 @@ static void pack_along_k(typename Isa::template Panel<T>* panel, int64_t width, 
         FX_UNROLL
         for (int i = 0; i < lanes; ++i) {
           const T* from = source + (n0 + i) * stride_n + k0;
-          __builtin_prefetch(from + ahead);
+          __builtin_prefetch(from + ahead, 0, 2);
           rows[i] = Isa::panel_of_k(from);
         }
       } else {

@@ -38,8 +38,8 @@ FX_INLINE void tile(typename Isa::F32 (&sums)[Rows][Vectors], const T* a, int64_
 }
 
 template <class Isa, int Rows, int Width, class T, class Sink>
-static void multiply_rows(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t row,
-                          int64_t columns, int64_t k, const Sink& sink) {
+[[gnu::noinline]] static void multiply_rows(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel,
+                                            int64_t row, int64_t columns, int64_t k, const Sink& sink) {
   constexpr int lanes = Isa::lanes, vectors = Width / lanes;
   typename Isa::F32 sums[Rows][vectors];
   tile<Isa>(sums, a + row * lda, lda, panel, k);

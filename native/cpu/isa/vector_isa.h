@@ -139,25 +139,41 @@ struct VectorIsa {
     return best;
   }
 
-  // rows[i][j] <-> rows[j][i]: at each stage, swap the off-diagonal blocks of half the size.
-  template <class V>
+  // Half-exchange of two vectors, j a lane: first(j) has bit `half` of j clear from a, set from b's lower;
+  // second is its complement. One stage of a transposition, or of many sums at once.
+  template <int half, class V>
+  static FX_MEMBER void exchange(V& a, V& b) {
+    I32 first{}, second{};
+    FX_UNROLL
+    for (int j = 0; j < Lanes; ++j) {
+      first[j] = j & half ? Lanes + j - half : j;
+      second[j] = j & half ? Lanes + j : j + half;
+    }
+    const V low = __builtin_shuffle(a, b, first), high = __builtin_shuffle(a, b, second);
+    a = low;
+    b = high;
+  }
+  // rows[i][j] <-> rows[j][i]
+  template <int half = Lanes / 2, class V>
   static FX_MEMBER void transpose(V (&rows)[Lanes]) {
     FX_UNROLL
-    for (int half = Lanes / 2; half > 0; half /= 2) {
-      FX_UNROLL
-      for (int i = 0; i < Lanes; ++i) {
-        if (i & half) continue;
-        I32 upper{}, lower{};
-        FX_UNROLL
-        for (int j = 0; j < Lanes; ++j) {
-          upper[j] = j & half ? Lanes + j - half : j;
-          lower[j] = j & half ? Lanes + j : j + half;
-        }
-        const V a = rows[i], b = rows[i + half];
-        rows[i] = __builtin_shuffle(a, b, upper);
-        rows[i + half] = __builtin_shuffle(a, b, lower);
-      }
+    for (int i = 0; i < Lanes; ++i) {
+      if (!(i & half)) exchange<half>(rows[i], rows[i + half]);
     }
+    if constexpr (half > 1) transpose<half / 2>(rows);
+  }
+  // Lane i of the result is the sum of the lanes of rows[i], which are used up.
+  template <int half = Lanes / 2>
+  static FX_MEMBER F32 sum_each(F32 (&rows)[Lanes]) {
+    FX_UNROLL
+    for (int i = 0; i < half; ++i) {
+      exchange<half>(rows[i], rows[i + half]);
+      rows[i] += rows[i + half];
+    }
+    if constexpr (half > 1)
+      return sum_each<half / 2>(rows);
+    else
+      return rows[0];
   }
 
   // To the nearest integer, for |v| < 2^22: adding 1.5·2^23 leaves no bits for a fraction.

@@ -22,7 +22,7 @@ static const char* linear_of(const LinearArgs& args, const Parallel& pool) {
       args.weight_stride_n,
       args.weight_stride_k,
   };
-  return run_linear<Isa>(problem, 16, pool);
+  return run_linear<Isa>(problem, pool);
 }
 
 template <class Isa>
