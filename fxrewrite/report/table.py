@@ -21,6 +21,8 @@ from .site import KINDS, Site
 
 By = Literal["kind", "module"]
 
+_SHORT_DTYPE = re.compile(r"\b(b?)float(16|32|64)\b")
+
 WIDE = 110
 """From this width on, place and findings stand side by side; below it, one above the other."""
 
@@ -129,10 +131,10 @@ def _outcome(group: Group) -> list[str]:
 
 
 def _operands(site: Site) -> str:
-    """The operands, with those of equal type and shape written together: "q, k, v: bf16[1, 24, 512, 64]"."""
+    """The operands, with those of equal type and shape written together: "q, k, v: bf16[1,24,512,64]"."""
     names: dict[str, list[str]] = {}
     for name, described in site.operands.items():
-        names.setdefault(described, []).append(name)
+        names.setdefault(_SHORT_DTYPE.sub(r"\1f\2", described.replace(", ", ",")), []).append(name)
     return "; ".join(f"{', '.join(same)}: {described}" for described, same in names.items())
 
 

@@ -8,8 +8,8 @@ from fxrewrite.guards.verdict import Judgement, Verdict
 from fxrewrite.report import Capture, Reason, Refusal, Report, Site
 
 ATTENTION = "/env/lib/python3.11/site-packages/diffusers/models/attention_processor.py"
-TOKENS = "bf16[1, 4608, 3072]"
-HEADS = "bf16[1, 24, 4608, 128]"
+TOKENS = "bfloat16[1, 4608, 3072]"
+HEADS = "bfloat16[1, 24, 4608, 128]"
 
 
 def site(number: int, **fields: Any) -> Site:
@@ -53,7 +53,7 @@ def transformer(blocks: int = 57) -> Report:
                     len(sites),
                     module=f"{name}.attn.to_{letter}",
                     location=f"{ATTENTION}:{line}",
-                    operands={"x": TOKENS, "weight": "bf16[3072, 3072]"},
+                    operands={"x": TOKENS, "weight": "bfloat16[3072, 3072]"},
                 )
             )
         sites.append(
@@ -64,7 +64,7 @@ def transformer(blocks: int = 57) -> Report:
                 location=f"{ATTENTION}:1200",
                 code=Reason.ESCAPES,
                 detail=f"the product matmul_{block} is also read by add_{3 * block}, outside the site",
-                operands={"x": "bf16[1, 4608, 12288]"},
+                operands={"x": "bfloat16[1, 4608, 12288]"},
             )
         )
     sites.append(

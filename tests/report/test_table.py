@@ -123,7 +123,7 @@ def test_long_words_are_folded_and_not_cut():
     for width in (80, 120):
         text = (
             render(report, console=plain(width))
-            .replace("x: f32[2, 3]", "")
+            .replace("x: f32[2,3]", "")
             .replace("implementation: avx2", "")
         )
         assert "m" * 150 + path in column(text, "module")
@@ -154,10 +154,18 @@ def test_places_below_the_current_folder_are_relative(tmp_path, monkeypatch):
 
 def test_operands_implementation_and_what_is_left_to_run_time():
     text = flat(render(transformer(2), console=plain(80)))
-    assert "q, k, v: bf16[1, 24, 4608, 128]" in text
+    assert "q, k, v: bf16[1,24,4608,128]" in text
     assert "implementation: avx2" in text
     assert "checked at run time: s0 == 1" in text
     assert "head_dim % 32" not in text
+
+
+def test_dtypes_are_short_as_in_torch_own_dumps():
+    dtypes = ["bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8"]
+    operands = {name: f"{dtype}[2, s0]" for name, dtype in zip("abcdef", dtypes, strict=True)}
+    text = flat(render(of(site(0, operands=operands)), console=plain(80)))
+    shown = "a: bf16[2,s0]; b: f16[2,s0]; c: f32[2,s0]; d: f64[2,s0]; e: float8_e4m3fn[2,s0]; f: int8[2,s0]"
+    assert shown in text
 
 
 def test_implementations_that_do_not_apply_are_listed_once():
