@@ -11,7 +11,7 @@ constexpr int max_dot_rows = 32;
 
 // Rows of x at once: fewer where decoding W needs registers too.
 template <class Isa, class W>
-constexpr int dot_rows = Isa::template chunks_at_once < W >> 1 && Isa::dot_rows > 4 ? 4 : Isa::dot_rows;
+constexpr int dot_rows = (Isa::template chunks_at_once<W>) == 1 || Isa::dot_rows < 4 ? Isa::dot_rows : 4;
 
 // to[r * stride + c] = Σ_k x[r, k] · w[c, k], the lanes still apart.
 template <class Isa, int Rows, int Columns, class X, class W>

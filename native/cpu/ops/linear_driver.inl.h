@@ -70,10 +70,17 @@ static void linear_panel(const LinearProblem<X, W>& p, int64_t row, int64_t rows
   gemm::multiply_panel<Isa>(x + k, p.x_stride, panel, rows, columns, p.k - k, finish);
 }
 
+// The most k that one panel holds: what stays in L2. For float inputs less, as BLAS libraries do: the
+// rounding error of a sum grows with its length, and nothing coarser hides it.
+template <class Isa, class X>
+constexpr int64_t deepest_panel() {
+  constexpr int64_t panel_bytes = 256 << 10, row_bytes = Isa::panel * sizeof(typename Isa::template Panel<X>);
+  return sizeof(X) == sizeof(float) ? 192 : panel_bytes / row_bytes * Isa::template k_step<X>;
+}
+
 template <class Isa, class X, class W>
 static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool) {
-  constexpr int64_t panel_bytes = 256 << 10, rows_at_once = 4096, fewest_rows = 96;
-  constexpr int64_t deepest = panel_bytes / (Isa::panel * static_cast<int64_t>(sizeof(X)));
+  constexpr int64_t deepest = deepest_panel<Isa, X>(), rows_at_once = 4096, fewest_rows = 96;
   // Equal blocks of k, a multiple of every vector.
   const int64_t k_block = round_up(divide_up(larger(p.k, 1), divide_up(larger(p.k, 1), deepest)), 64);
 
