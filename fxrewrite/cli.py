@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import sys
@@ -15,7 +16,7 @@ from rich.markup import escape
 
 from .errors import FxrewriteError, UsageError, require_torch
 from .report import KINDS, Report
-from .streams import progress, stdout_to_stderr
+from .streams import progress, quiet_logs, stdout_to_stderr
 from .target import DEBUG, Target, describe, load
 
 if TYPE_CHECKING:  # nothing here may load torch before its version is checked
@@ -100,7 +101,7 @@ def sites(target: str, as_json: bool, by: By, fail_on: tuple[str, ...], debug: b
     """
     try:
         failing = {condition: _failing_kind(condition) for condition in fail_on}
-        report = _report(target)
+        report = _report(target, debug)
     except FxrewriteError as error:
         if debug:
             traceback.print_exception(error)
@@ -120,12 +121,13 @@ def _failing_kind(condition: str) -> str:
     return kind
 
 
-def _report(text: str) -> Report:
+def _report(text: str, debug: bool) -> Report:
     with stdout_to_stderr():
         with progress(f"Loading {escape(text)}"):
             require_torch()
             target = load(text)
-        with progress(f"Analysing {escape(type(target.model).__name__)}"):
+        logs = contextlib.nullcontext() if debug else quiet_logs()
+        with logs, progress(f"Analysing {escape(type(target.model).__name__)}"):
             return _analyze(target, text)
 
 
@@ -134,16 +136,15 @@ def _analyze(target: Target, text: str) -> Report:
 
     from fxrewrite import analyze
 
+    given = bool(target.args or target.kwargs)
+    advice = "" if given else "; it gave no example inputs: if they are needed, return (model, args, kwargs)"
     try:
         with torch.no_grad():
             return analyze(target.model, target.args, target.kwargs)
-    except FxrewriteError:
-        raise
+    except FxrewriteError as error:
+        raise FxrewriteError(f"{text}: {error}{advice}") from error
     except Exception as error:
-        advice = DEBUG
-        if not target.args and not target.kwargs:
-            advice = f"if the model needs inputs, return (model, args, kwargs); {DEBUG}"
-        raise FxrewriteError(f"{text} cannot be analysed: {describe(error)}; {advice}") from error
+        raise FxrewriteError(f"{text} cannot be analysed: {describe(error)}{advice}; {DEBUG}") from error
 
 
 def _table(report: Report, by: By) -> str:

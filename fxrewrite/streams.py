@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,17 @@ def stdout_to_stderr() -> Iterator[None]:
             stack.callback(os.dup2, saved, 1)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         yield
+
+
+@contextlib.contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Keep libraries from logging a failure, with its traceback, that is told in one line afterwards."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextlib.contextmanager

@@ -182,7 +182,7 @@ def _unpack(result: Any, text: str) -> Target:
     if _is_model(result):
         return Target(result)
     if not isinstance(result, tuple):
-        raise TargetError(f"{text} returned {_kind(result)}: expected {RETURNS}{_modules_of(result)}")
+        raise TargetError(f"{text} returned {_kind(result)}: expected {RETURNS}{_hint(result)}")
     if not 1 <= len(result) <= 3:
         raise TargetError(f"{text} returned a tuple of {len(result)}: expected {RETURNS}")
     model = result[0]
@@ -190,7 +190,7 @@ def _unpack(result: Any, text: str) -> Target:
     kwargs = result[2] if len(result) > 2 else None
     if not _is_model(model):
         raise TargetError(
-            f"{text} returned a tuple that starts with {_kind(model)}: expected {RETURNS}{_modules_of(model)}"
+            f"{text} returned a tuple that starts with {_kind(model)}: expected {RETURNS}{_hint(model)}"
         )
     if not isinstance(args, (tuple, list)):
         fix = "(model, (), kwargs)" if isinstance(args, Mapping) else "(model, (x,)) for a single argument x"
@@ -205,15 +205,17 @@ def _unpack(result: Any, text: str) -> Target:
 def _is_model(value: Any) -> bool:
     import torch
 
-    return isinstance(value, (torch.nn.Module, torch.export.ExportedProgram))
+    return isinstance(value, torch.nn.Module)
 
 
 def _kind(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _modules_of(value: Any) -> str:
-    """The names of the models that ``value`` holds, as a hint: a pipeline is returned for its transformer."""
+def _hint(value: Any) -> str:
+    """Where ``value`` holds models, as a hint: a pipeline is returned for its transformer."""
+    if type(value).__name__ == "ExportedProgram":
+        return "; return its .module(), with its inputs"
     held = [name for name, part in getattr(value, "__dict__", {}).items() if _is_model(part)]
     return f"; return one of its modules: {', '.join(held[:8])}" if held else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pty
 import subprocess
@@ -205,18 +206,36 @@ def raising(error: Exception) -> Callable[..., Report]:
 
 def test_a_model_that_cannot_be_captured():
     result = sites("models.py:build", analyze=raising(CaptureError("Linear calls item():\n  trace it first")))
-    fails(result, "error: Linear calls item(): trace it first\n")
+    fails(result, "error: models.py:build: Linear calls item(): trace it first\n")
 
 
 def test_an_analysis_that_fails_unexpectedly():
     result = sites("models.py:build", analyze=raising(KeyError("node")))
     fails(result, "models.py:build cannot be analysed: KeyError: 'node' (at ", "test_cli.py:", "--debug")
-    assert "if the model needs inputs" not in result.stderr
+    assert "example inputs" not in result.stderr
 
 
-def test_an_analysis_that_fails_without_inputs():
-    result = sites("models.py:hooked", analyze=raising(TypeError("no input")))
-    fails(result, "TypeError: no input", "if the model needs inputs, return (model, args, kwargs)")
+@pytest.mark.parametrize("error", [TypeError("no x"), CaptureError("Tiny cannot be captured: no x")])
+def test_an_analysis_that_fails_without_inputs(error):
+    result = sites("models.py:hooked", analyze=raising(error))
+    fails(result, "no x", "it gave no example inputs: if they are needed, return (model, args, kwargs)")
+
+
+def logging_and_failing(*_: object) -> Report:
+    """An analysis that logs its failure, as torch does."""
+    logging.getLogger("torch._subclasses").error("a long trace")
+    raise CaptureError("no graph")
+
+
+def test_the_log_of_a_failure_is_shown_with_debug_only(caplog):
+    fails(sites("models.py:build", analyze=logging_and_failing), "no graph")
+    assert caplog.messages == []
+    sites("models.py:build", "--debug", analyze=logging_and_failing)
+    assert caplog.messages == ["a long trace"]
+
+
+def test_inputs_that_do_not_fit_in_a_real_analysis():
+    fails(CliRunner().invoke(main, ["sites", "models.py:wrong_shape"]), "models.py:wrong_shape: ", "Linear")
 
 
 @pytest.mark.parametrize("target", ["models.py:raises", "absent.py:build", "models.py:nothing"])

@@ -20,7 +20,7 @@ def _models(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "name",
-    ["build", "no_inputs_needed", "list_args", "no_kwargs", "on_meta", "exported", "hooked"],
+    ["build", "no_inputs_needed", "list_args", "no_kwargs", "on_meta", "hooked"],
 )
 def test_accepted_targets(name):
     assert sites(f"models.py:{name}").stderr == ""
@@ -84,6 +84,7 @@ def test_a_callable_inside_a_class(tmp_path):
         ("models.py:four", ["returned a tuple of 4: expected a model"]),
         ("models.py:swapped", ["returned a tuple that starts with tuple: expected a model"]),
         ("models.py:pipeline", ["returned Pipeline: ", "return one of its modules: transformer, vae"]),
+        ("models.py:exported", ["returned ExportedProgram: ", "return its .module(), with its inputs"]),
         ("models.py:bare_tensor", ["args of type Tensor: expected a tuple", "return (model, (x,))"]),
         ("models.py:dict_as_args", ["args of type dict: expected a tuple", "return (model, (), kwargs)"]),
         ("models.py:list_as_kwargs", ["kwargs of type list: expected a dict"]),

@@ -55,6 +55,7 @@ MODELS = """
     misnamed = lambda: (Tiny(), (x,), {"scael": 1.0})
     list_args = lambda: (Tiny(), [x], {"scale": 2.0})
     no_kwargs = lambda: (Tiny(), (x,), None)
+    wrong_shape = lambda: (nn.Linear(4, 4), (torch.randn(2, 5),))
     on_meta = lambda: (nn.Linear(4, 4, device="meta"), (torch.empty(2, 4, device="meta"),))
 
     def exported():
