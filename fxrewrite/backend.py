@@ -38,7 +38,8 @@ def compile_graph(
     The result runs the rewritten graph, or the original under ``quality("exact")``, where no site
     matched, and where ``apply`` is False (the dry run).
     """
-    rewritten = _rewritten(gm, options, report)
+    weights = frozenset(id(t) for t in example_inputs if isinstance(t, torch.nn.Parameter))
+    rewritten = _rewritten(gm, options, report, weights)
     if not apply or rewritten is None:
         return gm.forward if not apply or options.then == "eager" else _lower(gm, example_inputs, options)
     fast, exact = _lower(rewritten, example_inputs, options), gm.forward
@@ -49,7 +50,9 @@ def compile_graph(
     return run
 
 
-def _rewritten(gm: fx.GraphModule, options: Options, report: Report) -> fx.GraphModule | None:
+def _rewritten(
+    gm: fx.GraphModule, options: Options, report: Report, weights: frozenset[int]
+) -> fx.GraphModule | None:
     """The rewritten graph, or None where no site matched or the graph could not be captured."""
     started = time.perf_counter()
     try:
@@ -60,8 +63,8 @@ def _rewritten(gm: fx.GraphModule, options: Options, report: Report) -> fx.Graph
     seconds = time.perf_counter() - started
     name = f"g{len(report.captures)}"
     found = rewrite_graph(graph, default_rules(options), options, name, grad_enabled=torch.is_grad_enabled())
-    found.capture_seconds = seconds
-    report.captures.append(found)
+    found.capture_seconds, found.weights = seconds, weights
+    report.add(found)
     return graph if any(site.matched for site in found.sites) else None
 
 

@@ -13,6 +13,7 @@ import gc
 import operator
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -49,6 +50,8 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
             traced = make_fx(fx.Interpreter(gm).run, pre_dispatch=True, tracing_mode="real")(*examples)
     except Exception as error:  # any failure of tracing leaves the graph as it is, reported
         raise CaptureError(f"{type(error).__name__}: {first_line(error)}") from error
+    for placeholder, example in zip(traced.graph.find_nodes(op="placeholder"), examples, strict=True):
+        placeholder.meta["requires_grad"] = isinstance(example, torch.Tensor) and example.requires_grad
     return canonical_graph(traced)
 
 
@@ -171,6 +174,24 @@ def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     return FakeCall(mode, probe, fake_args, fake_kwargs)
 
 
+class GraphBreaks:
+    """The graph breaks that Dynamo reports from the creation of this object on."""
+
+    def __init__(self) -> None:
+        self._before = Counter(torch._dynamo.utils.counters["graph_break"])
+
+    def take(self) -> list[str]:
+        """The reasons since the last call, a line each."""
+        now = Counter(torch._dynamo.utils.counters["graph_break"])
+        new, self._before = now - self._before, now
+        return [f"graph break, {count} times: {_first_words(reason)}" for reason, count in new.items()]
+
+
+def _first_words(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return " ".join(lines[:2]) if lines else reason
+
+
 def run_fake(call: FakeCall, backend: Callable[..., Any]) -> str | None:
     """Run the model through Dynamo on fake tensors. Returns what stopped it, None if nothing did."""
     call.model.forward = torch.compile(with_own_code(call.model.forward), backend=backend)
@@ -188,19 +209,33 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     Dynamo keeps what it compiled, and counts recompilations, by code object: sharing one, models of
     the same class would use up each other's limit, and the dry run that of the real one.
     """
-    if isinstance(function, types.MethodType):
-        return types.MethodType(with_own_code(function.__func__), function.__self__)
-    if not isinstance(function, types.FunctionType):
-        return function
-    own = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+    if isinstance(function, types.MethodType) and isinstance(function.__func__, types.FunctionType):
+        if not function.__func__.__code__.co_filename.startswith(_TORCH):
+            return types.MethodType(_cloned(function.__func__), function.__self__)
+    elif isinstance(function, types.FunctionType) and not function.__code__.co_filename.startswith(_TORCH):
+        return _cloned(function)
+
+    # Dynamo starts no frame in torch's own files: start in one of ours
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return _cloned(forward)
+
+
+_TORCH = torch.__file__.rsplit("/", 1)[0]
+
+
+def _cloned(function: types.FunctionType | Callable[..., Any]) -> Callable[..., Any]:
+    original = cast(types.FunctionType, function)
+    clone = types.FunctionType(
+        original.__code__.replace(),
+        original.__globals__,
+        original.__name__,
+        original.__defaults__,
+        original.__closure__,
     )
-    own.__kwdefaults__ = function.__kwdefaults__
-    return own
+    clone.__kwdefaults__ = original.__kwdefaults__
+    return clone
 
 
 def copy_sharing_tensors(model: torch.nn.Module) -> torch.nn.Module:

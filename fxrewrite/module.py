@@ -25,13 +25,23 @@ class RewrittenForward:
     def __init__(self, module: nn.Module, original: Callable[..., Any] | None, options: Options, report: Report) -> None:
         self.module, self.original, self.options, self.report = module, original, options, report
         self._compiled: Callable[..., Any] | None = None
+        self._new_graphs = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # inside somebody else's compilation: be the plain forward
             return self.eager(*args, **kwargs)
         if self._compiled is None:
+            self._breaks = capture.GraphBreaks()
             self._compiled = torch.compile(capture.with_own_code(self.eager), backend=self._backend)
-        return self._compiled(*args, **kwargs)
+        result = self._compiled(*args, **kwargs)
+        if self._new_graphs:
+            self._new_graphs = False
+            self._note_breaks()
+        return result
+
+    def _note_breaks(self) -> None:
+        for reason in self._breaks.take():
+            self.report.note(reason)
 
     @property
     def eager(self) -> Callable[..., Any]:
@@ -41,13 +51,17 @@ class RewrittenForward:
         return cast(Callable[..., Any], type(self.module).forward.__get__(self.module))
 
     def _backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        self._new_graphs = True
         if self.report.predicted:  # from here on the report tells what runs
             self.report.captures.clear()
+            self.report.notes.clear()
             self.report.predicted = False
         return compile_graph(gm, example_inputs, self.options, self.report)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": None}
+        state = {**self.__dict__, "_compiled": None}
+        state.pop("_breaks", None)
+        return state
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -104,7 +118,10 @@ def analyze_module(
     def dry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return compile_graph(gm, example_inputs, options, report, apply=False)
 
+    breaks = capture.GraphBreaks()
     problem = capture.run_fake(call, dry)
+    for reason in breaks.take():
+        report.note(reason)
     if problem is not None and not report.captures:
         raise CaptureError(f"{type(model).__name__} cannot be captured: {problem}")
     if problem is not None:

@@ -13,13 +13,24 @@ SCHEMA_VERSION = 1
 
 @dataclass
 class Capture:
-    """One captured graph: its size, its sites, seconds spent capturing, matching and rewriting."""
+    """One captured graph: its size, its sites, seconds spent capturing, matching and rewriting.
+
+    ``weights`` identifies the parameters that it reads; ``compilations`` counts how often the same
+    code on the same weights was compiled, for other shapes or modes: the sites are those of the last.
+    """
 
     name: str
     nodes: int
     sites: list[Site] = field(default_factory=list)
     capture_seconds: float = 0.0
     rewrite_seconds: float = 0.0
+    weights: frozenset[int] = frozenset()
+    compilations: int = 1
+
+    @property
+    def place(self) -> object:
+        """What makes it the same graph as another, compiled again."""
+        return self.weights, tuple((s.kind, s.module, s.location) for s in self.sites)
 
 
 @dataclass
@@ -54,6 +65,15 @@ class Report:
         for site in self.sites:
             by_kind.setdefault(site.kind, Counter())[site.status] += 1
         return by_kind
+
+    def add(self, capture: Capture) -> None:
+        """Add a captured graph; one that was captured before, for other shapes, is replaced."""
+        for index, earlier in enumerate(self.captures):
+            if earlier.place == capture.place:
+                capture.compilations = earlier.compilations + 1
+                self.captures[index] = capture
+                return
+        self.captures.append(capture)
 
     def note(self, text: str) -> None:
         """Add a note once."""

@@ -15,7 +15,7 @@ from ..matching import Match, Rule, View
 from ..report import Reason, Site
 
 
-@dataclass
+@dataclass(eq=False)
 class Candidate:
     """A match on its way to becoming a site."""
 
@@ -57,16 +57,16 @@ def describe(view: View) -> str:
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n\s*(?P<source>.*)')
-_TORCH = torch.__file__.rsplit("/", 1)[0]
+_NOT_THE_USERS = (torch.__file__.rsplit("/", 1)[0], __file__.rsplit("/", 2)[0])
 
 
 def where(node: fx.Node) -> tuple[str, str]:
     """("file:line", source text) of the innermost frame of the user's code, or ("", "")."""
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
     for frame in reversed(frames):
-        if not frame["file"].startswith(_TORCH):
+        if not frame["file"].startswith(_NOT_THE_USERS):
             return f"{frame['file']}:{frame['line']}", frame["source"].strip()
-    return (f"{frames[-1]['file']}:{frames[-1]['line']}", frames[-1]["source"].strip()) if frames else ("", "")
+    return "", ""
 
 
 def module_path(node: fx.Node) -> str:
@@ -76,7 +76,7 @@ def module_path(node: fx.Node) -> str:
         return ""
     path = str(list(stack.values())[-1][0])
     # the model is a local of the frame: `self`, or `args[0]` where a decorator wraps forward
-    path = re.sub(r"^L\['\w+'\](\[0\])?\.?", "", path).removeprefix("__dict__.")
+    path = re.sub(r"^[LG]\['\w+'\](\[0\])?\.?(__dict__\.|__self__\.|__self__$)*", "", path)
     path = re.sub(r"\._modules\['([^']+)'\]|\._modules\[\"([^\"]+)\"\]", lambda m: "." + (m[1] or m[2]), path)
     path = re.sub(r"\['?([^'\]]+)'?\]", r".\1", path)
     return path.replace("_modules.", "").replace("..", ".").strip(".")

@@ -22,7 +22,7 @@ from .functional import functionalize_fresh_writes
 from .hazards import Hazards
 from .near_miss import near_misses
 from .options import Options
-from .select import select
+from .select import one_per_place, select
 
 
 def rewrite_graph(
@@ -77,7 +77,7 @@ class _Pass:
             self.gm.graph.eliminate_dead_code()
             self.gm.graph.lint()
             self.gm.recompile()
-        placed = [(c.match.root, c.site) for c in found] + missed
+        placed = [(c.match.root, c.site) for c in one_per_place(found)] + missed
         return [site for _, site in sorted(placed, key=lambda p: self.aliasing.position[p[0]])]
 
     def _matches(self) -> Iterator[Candidate]:

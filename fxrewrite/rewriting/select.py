@@ -37,3 +37,19 @@ def select(candidates: list[Candidate]) -> list[Candidate]:
             site = candidates[winner].site
             candidates[index].reject(Reason.OVERLAP, f"part of the {site.kind} site at {site.node}")
     return [candidate for index, candidate in enumerate(candidates) if index in chosen]
+
+
+def one_per_place(candidates: list[Candidate]) -> list[Candidate]:
+    """Without those candidates that another of the same kind, matched or larger, covers.
+
+    A linear followed by a bias is one site, not two; nor is the linear alone a second, rejected one.
+    """
+    ranked = sorted(candidates, key=lambda c: (c.site.matched, len(c.nodes)), reverse=True)
+    owner: dict[tuple[str, object], Candidate] = {}
+    kept = []
+    for candidate in ranked:
+        keys = [(candidate.site.kind, node) for node in candidate.nodes]
+        if not any(key in owner for key in keys):
+            owner.update(dict.fromkeys(keys, candidate))
+            kept.append(candidate)
+    return [candidate for candidate in candidates if candidate in kept]
