@@ -4,6 +4,7 @@
     python -m tests.zoo.measure --only 'flux*,sana*'     some entries (comma-separated patterns)
     python -m tests.zoo.measure --json out.json          results as data too
     python -m tests.zoo.measure --failed out.json        only what failed in that file
+    python -m tests.zoo.measure --json out.json --resume what that file does not have yet
     python -m tests.zoo.measure --subject identity       prove the harness: eager against itself
     python -m tests.zoo.measure --reference              how good the float64 references are
     python -m tests.zoo.measure --one NAME               in this process, with traces (for a debugger)
@@ -301,6 +302,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds an entry may take")
     parser.add_argument("--json", help="write all results to this file")
+    parser.add_argument("--resume", action="store_true", help="keep the results that --json's file has")
     parser.add_argument("--log", help="append what the entries print to this file")
     parser.add_argument("--subject", default="fxrewrite")
     parser.add_argument("--reference", action="store_true")
@@ -334,11 +336,15 @@ def main(argv: list[str] | None = None) -> int:
         print("no entry has such a name", file=sys.stderr)
         return 2
     began, results = time.monotonic(), []
+    if options.resume and options.json and Path(options.json).exists():
+        results = json.loads(Path(options.json).read_text())
+        names = [n for n in names if n not in {r["entry"] for r in results}]
+    total = len(results) + len(names)
     log = Path(options.log) if options.log else None
     for result in run_all(names, options.subject, options.jobs, options.timeout, log, options.reference):
         results.append(result)
         if not options.reference:
-            print(f"{len(results):3}/{len(names)} {line(result)}", flush=True)
+            print(f"{len(results):3}/{total} {line(result)}", flush=True)
         if options.json:
             Path(options.json).write_text(json.dumps(results, indent=1, default=str))
     print(f"\n{time.monotonic() - began:.0f} s")
