@@ -6,14 +6,14 @@ Found by name through the entry-point group ``torch_dynamo_backends``; nothing n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from . import capture
-from .capture import CaptureError
+from .errors import CaptureError, UsageError
 from .quality import is_exact
 from .report import Report
 from .rewriting import Options, make_options, rewrite_graph
@@ -21,13 +21,17 @@ from .rewriting import Options, make_options, rewrite_graph
 Compiled = Callable[..., Any]
 
 
-def fxrewrite(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Compiled:
+def fxrewrite(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **others: Any
+) -> Compiled:
     """Backend for ``torch.compile``: rewrite the graph, then hand it on.
 
     ``options`` are those of ``fxrewrite.rewrite``; ``then`` defaults to "inductor" here. Raises
-    UsageError for an unknown option.
+    UsageError for an unknown option, and for ``mode``, which is Inductor's.
     """
-    return compile_graph(gm, example_inputs, make_options(options, then="inductor"), Report())
+    for name in others:
+        raise UsageError(f"torch.compile({name}=...) does not go with backend='fxrewrite': use options={{...}}")
+    return compile_graph(gm, example_inputs, make_options(dict(options or {}), then="inductor"), Report())
 
 
 def compile_graph(

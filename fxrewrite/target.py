@@ -263,10 +263,6 @@ def _signature(function: Callable[..., Any]) -> str:
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    frames = traceback.extract_tb(error.__traceback__)
     inner = [f for f in frames if file and os.path.abspath(f.filename) == os.path.abspath(file)] or frames
     return f"{shorten(inner[-1].filename)}:{inner[-1].lineno}" if inner else ""
-
-
-def _is_users(filename: str) -> bool:
-    return not filename.startswith("<frozen") and filename not in (__file__, importlib.__file__)

@@ -76,10 +76,9 @@ def module_path(node: fx.Node) -> str:
         return ""
     path = str(list(stack.values())[-1][0])
     # the model is a local of the frame: `self`, or `args[0]` where a decorator wraps forward
-    path = re.sub(r"^[LG]\['\w+'\](\[0\])?\.?(__dict__\.|__self__\.|__self__$)*", "", path)
-    path = re.sub(r"\._modules\['([^']+)'\]|\._modules\[\"([^\"]+)\"\]", lambda m: "." + (m[1] or m[2]), path)
-    path = re.sub(r"\['?([^'\]]+)'?\]", r".\1", path)
-    return path.replace("_modules.", "").replace("..", ".").strip(".")
+    path = path.replace(".__dict__['_modules']", "").replace("._modules", "")
+    path = re.sub(r"^[LG]\['\w+'\](\[0\])?(\.__self__)?", "", path)
+    return re.sub(r"\['?([^'\]]+)'?\]", r".\1", path).strip(".")
 
 
 def refuted(judgements: list[Judgement]) -> Judgement | None:

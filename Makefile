@@ -1,0 +1,54 @@
+# make demo    set up, then scan, rewrite, verify and time a SANA transformer
+# make test    set up, then the fast tests (under 10 minutes)
+# make slow    the rest: the whole model zoo where it is at hand, fuzzing
+# make lint    ruff, mypy, clang-format
+# make native  rebuild the kernels after a change of a C++ file
+#
+# Everything lives in .venv, which `make clean` removes.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
+# Two workers, a thread each: the tests are many and small.
+PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+.PHONY: setup demo test slow lint native clean
+setup: $(READY)
+
+# torch first, and pinned for everything that follows, so that no dependency brings in another one.
+$(VENV)/.torch: Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "fxrewrite needs Python 3.10 or newer: make PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q "$(TORCH)" numpy
+	echo "$(TORCH)" > $(VENV)/constraints.txt
+	touch $@
+
+$(READY): $(VENV)/.torch pyproject.toml $(NATIVE)
+	PIP_CONSTRAINT=$(VENV)/constraints.txt $(BIN)/python -m pip install -q "scikit-build-core>=0.10" "cmake>=3.26" ninja
+	PIP_CONSTRAINT=$(VENV)/constraints.txt $(BIN)/python -m pip install -q --no-build-isolation -e '.[test,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/sana.py
+
+test: setup
+	$(PYTEST) -m "not slow" tests
+
+slow: setup
+	$(PYTEST) -m slow tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check fxrewrite patterns examples
+	$(BIN)/mypy --strict fxrewrite patterns
+	$(BIN)/clang-format --dry-run --Werror $$(find native -name '*.cpp' -o -name '*.h')
+
+native:
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
