@@ -61,7 +61,9 @@ def pair(kind: str, rows: int, n: int, k: int) -> tuple[list[Callable[[int], obj
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", nargs="?", default="bf16", choices=["bf16", "fp32", "fp8"])
     parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--sizes", default=SIZES)
@@ -69,8 +71,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(f"{arguments.kind}, ISA {active_isa()}, torch {torch.__version__}; ratios are eager / ours (above 1: faster)")
-    print(f"{'N x K':>12} {'M':>5} {'eager ms':>10} {'ours ms':>10} {'median':>7} {'min':>7} {'GFLOP/s':>8} {'GB/s':>6}")
+    print(f"{arguments.kind}, ISA {active_isa()}, torch {torch.__version__}; ratios are eager / ours")
+    heads = f"{'eager ms':>10} {'ours ms':>10} {'median':>7} {'min':>7} {'GFLOP/s':>8} {'GB/s':>6}"
+    print(f"{'N x K':>12} {'M':>5} {heads}")
     for size in arguments.sizes.split(","):
         n, k = map(int, size.split("x"))
         for rows in map(int, arguments.rows.split(",")):

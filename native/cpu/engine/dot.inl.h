@@ -13,10 +13,10 @@ constexpr int max_dot_rows = 32;
 template <class Isa, class W>
 constexpr int dot_rows = (Isa::template chunks_at_once<W>) == 1 || Isa::dot_rows < 4 ? Isa::dot_rows : 4;
 
-// to[r * stride + c] = Σ_k x[r, k] · w[c, k], the lanes still apart.
+// to[r][column + c] (+)= Σ_k x[r, k] · w[c, k], the lanes still apart.
 template <class Isa, int Rows, int Columns, class X, class W>
-[[gnu::noinline]] static void dot_tile(typename Isa::F32* to, int64_t stride, const X* x, int64_t x_stride, const W* w,
-                                       int64_t w_stride, int64_t k) {
+[[gnu::noinline]] static void dot_tile(typename Isa::F32 (*to)[Isa::lanes], int column, bool add, const X* x,
+                                       int64_t x_stride, const W* w, int64_t w_stride, int64_t k) {
   constexpr int size = Isa::template chunk_size<W>, parts = Isa::template chunks_at_once<W>, step = size * parts;
   // Eight rows ahead, into L2 only: as far as memory's latency, and without taking L1's few miss buffers.
   const int64_t ahead = 8 * w_stride;
@@ -65,20 +65,30 @@ template <class Isa, int Rows, int Columns, class X, class W>
   FX_UNROLL
   for (int r = 0; r < Rows; ++r) {
     FX_UNROLL
-    for (int c = 0; c < Columns; ++c) to[r * stride + c] = sums[r][c];
+    for (int c = 0; c < Columns; ++c) to[r][column + c] = add ? to[r][column + c] + sums[r][c] : sums[r][c];
   }
 }
 
-// Some rows of W with all m rows of x, while they are in the cache.
+// The most k of one running sum. For float the error of long sums must not show: see deepest_panel.
+template <class Isa, class X>
+constexpr int64_t longest_dot = sizeof(X) == sizeof(float) ? 192 * Isa::lanes : INT64_MAX / 2;
+
+// Some rows of W with all m rows of x, while they are in the cache: columns [c, c + Columns) of `sums`.
 template <class Isa, int Columns, int Rows, class X, class W>
-FX_INLINE void dot_all_rows(typename Isa::F32* to, const X* x, int64_t x_stride, const W* w, int64_t w_stride,
-                            int64_t m, int64_t k) {
-  constexpr int lanes = Isa::lanes;
+FX_INLINE void dot_all_rows(typename Isa::F32 (*sums)[Isa::lanes], int c, const X* x, int64_t x_stride, const W* w,
+                            int64_t w_stride, int64_t m, int64_t k) {
   int64_t r = 0;
-  for (; r + Rows <= m; r += Rows)
-    dot_tile<Isa, Rows, Columns>(to + r * lanes, lanes, x + r * x_stride, x_stride, w, w_stride, k);
+  for (; r + Rows <= m; r += Rows) {
+    int64_t k0 = 0;
+    do {
+      const int64_t count = smaller(k - k0, longest_dot<Isa, X>);
+      dot_tile<Isa, Rows, Columns>(sums + r, c, k0 > 0, x + r * x_stride + k0, x_stride, w + c * w_stride + k0,
+                                   w_stride, count);
+      k0 += count;
+    } while (k0 < k);
+  }
   if constexpr (Rows > 1)
-    dot_all_rows<Isa, Columns, Rows - 1>(to + r * lanes, x + r * x_stride, x_stride, w, w_stride, m - r, k);
+    dot_all_rows<Isa, Columns, Rows - 1>(sums + r, c, x + r * x_stride, x_stride, w, w_stride, m - r, k);
 }
 
 // Columns [0, n) of y: `lanes` of them at a time go to `sink`, which is called as in sink.inl.h.
@@ -96,13 +106,12 @@ static void dot_columns(const X* x, int64_t x_stride, const W* w, int64_t w_stri
     int c = 0;
     if (m <= 2) {
       for (; c + wide_group <= columns; c += wide_group)
-        dot_all_rows<Isa, wide_group, 2>(&sums[0][c], x, x_stride, from + c * w_stride, w_stride, m, k);
+        dot_all_rows<Isa, wide_group, 2>(sums, c, x, x_stride, from, w_stride, m, k);
     }
-    for (; c + group <= columns; c += group)
-      dot_all_rows<Isa, group, rows>(&sums[0][c], x, x_stride, from + c * w_stride, w_stride, m, k);
+    for (; c + group <= columns; c += group) dot_all_rows<Isa, group, rows>(sums, c, x, x_stride, from, w_stride, m, k);
     for (; c < lanes; ++c) {
       if (c < columns) {
-        dot_all_rows<Isa, 1, 1>(&sums[0][c], x, x_stride, from + c * w_stride, w_stride, m, k);
+        dot_all_rows<Isa, 1, 1>(sums, c, x, x_stride, from, w_stride, m, k);
       } else {
         for (int64_t r = 0; r < m; ++r) sums[r][c] = Isa::zero();
       }

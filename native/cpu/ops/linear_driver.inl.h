@@ -101,6 +101,7 @@ static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool)
 // Returns the name of the form. For up to 32 rows (measured) the dot form is faster than packing.
 template <class Isa, class X, class W>
 static const char* run_linear(const LinearProblem<X, W>& p, const Parallel& pool) {
+  if (p.m == 0 || p.n == 0) return "empty";
   if (p.m <= max_dot_rows && (p.weight_stride_k == 1 || p.k <= 1)) {
     linear_by_dots<Isa>(p, pool);
     return "dot";
