@@ -18,7 +18,7 @@ class MergeLora(fxrewrite.Rule):
         return op.linear(x, weight, None) + op.linear(op.linear(x, down, None), up, None)
 
     def guards(self, m):
-        yield same_dtype({name: m[name].val for name in ("x", "weight", "down", "up")})
+        yield same_dtype({name: m[name] for name in ("x", "weight", "down", "up")})
 
     def replace(self, op, m):
         merged = op.aten.add.Tensor(m["weight"], op.aten.mm(m["up"], m["down"]))

@@ -41,7 +41,7 @@ class Fp8Linear(Rule):
         return not m.has("out_bias") or (isinstance(m.bindings["out_bias"], View) and _is_vector(m["out_bias"]))
 
     def guards(self, m: Match) -> Iterator[Guard]:
-        x, root = m["x"].val, m.root.meta["val"]
+        x, root = m["x"], m.value
         yield holds(x.dtype == root.dtype, "x has the output's dtype", f"x is {x.dtype}, the output {root.dtype}")
         scaled_bias = m.has("out_scale") and m.has("bias")
         yield holds(not scaled_bias, "the bias is not scaled", "the output scale also multiplies the bias")
@@ -63,7 +63,7 @@ class Fp8Linear(Rule):
             return None
         scale: Any = m.bindings[name]
         if not isinstance(scale, View):
-            scale = op.aten.full([], float(scale), dtype=torch.float32, device=m["x"].val.device)
+            scale = op.aten.full([], float(scale), dtype=torch.float32, device=m["x"].device)
         elif name == "out_scale":
             last = scale.rank - 1
             scale = scale.pick([last, None])  # [N] along the output: [N, 1] along the weight's rows

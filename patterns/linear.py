@@ -25,12 +25,9 @@ class Linear(Rule):
         return m.root.target is aten.linear.default or m["weight"].node.op in ("placeholder", "get_attr")
 
     def guards(self, m: Match) -> Iterator[Guard]:
-        x, weight = m["x"].val, m["weight"].val
-        operands = {"x": x, "weight": weight}
-        if m.has("bias"):
-            operands["bias"] = m["bias"].val
-        yield same_dtype(operands)
-        yield holds(x.is_floating_point(), "x is floating point", f"x is {x.dtype}")
+        x, weight = m["x"], m["weight"]
+        yield same_dtype({name: m[name] for name in ("x", "weight", "bias") if m.has(name)})
+        yield holds(x.dtype.is_floating_point, "x is floating point", f"x is {x.dtype}")
         yield holds(x.layout == weight.layout == torch.strided, "x and weight are strided", f"{weight.layout} weight")
 
     def replace(self, op: Any, m: Match) -> Any:

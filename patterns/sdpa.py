@@ -27,7 +27,7 @@ class FusedAttention(Rule):
         yield holds(m.attrs["dropout"] == 0, "dropout is off", f"dropout is active, p = {m.attrs['dropout']}")
         yield holds(q.rank in (3, 4), "rank 3 or 4", f"rank {q.rank}")
         yield holds(q.rank == k.rank == v.rank, "query, key and value of one rank", "ranks differ")
-        yield same_dtype({"query": q.val, "key": k.val, "value": v.val})
+        yield same_dtype({"query": q, "key": k, "value": v})
         yield same_shape(k.shape[:-1], v.shape[:-1], "key and value share batch, heads and length")
         shared = 1 if m.attrs["enable_gqa"] else -2
         yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
@@ -76,8 +76,8 @@ class WrittenAttention(Rule):
 
     def guards(self, m: Match) -> Iterator[Guard]:
         q, k, v = m["q"], m["k"], m["v"]
-        yield same_dtype({"query": q.val, "key": k.val, "value": v.val, "output": m.root.meta["val"]})
-        yield holds(q.val.is_floating_point(), "floating point", f"query is {q.dtype}")
+        yield same_dtype({"query": q, "key": k, "value": v, "output": m.value})
+        yield holds(q.dtype.is_floating_point, "floating point", f"query is {q.dtype}")
         yield holds(q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}")
         yield holds(2 <= q.rank <= 4, "rank 2 to 4", f"rank {q.rank}")
         yield same_shape(q.shape[:-2], k.shape[:-2], "query and key share batch and heads")
@@ -192,7 +192,7 @@ def _apply_bias(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...]) -
         return  # a number added to every score does not change their softmax
     if found.keep is not None:
         found.problem = "a bias is added to scores that are already masked"
-    elif mask.dtype == torch.bool or not mask.val.is_floating_point():
+    elif mask.dtype == torch.bool or not mask.dtype.is_floating_point:
         found.problem = f"the bias is {mask.dtype}"
     found.biases.append(_Mask(mask, frame))
 

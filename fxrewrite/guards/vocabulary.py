@@ -6,14 +6,24 @@ A guard is a condition with a name; ``judge`` gives its verdict. Rules and imple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from . import prover
 from .verdict import Judgement, Verdict
+
+
+class TensorLike(Protocol):
+    """What guards look at: a tensor, or a view of a node that stands for one."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ def same_shape(left: Sequence[Any], right: Sequence[Any], name: str) -> Guard:
     return Guard(judge)
 
 
-def dtype_in(tensor: torch.Tensor, allowed: Iterable[torch.dtype], name: str) -> Guard:
+def dtype_in(tensor: TensorLike, allowed: Iterable[torch.dtype], name: str) -> Guard:
     """``tensor``, called ``name``, has one of the ``allowed`` dtypes."""
     names = [short(dtype) for dtype in allowed]
     found = short(tensor.dtype)
@@ -63,7 +73,7 @@ def dtype_in(tensor: torch.Tensor, allowed: Iterable[torch.dtype], name: str) ->
     return Guard(lambda: prover.decide(found in names, guard, f"{name} is {found}, needed: {' or '.join(names)}"))
 
 
-def same_dtype(tensors: dict[str, torch.Tensor]) -> Guard:
+def same_dtype(tensors: Mapping[str, TensorLike]) -> Guard:
     """All tensors, by name, have one dtype."""
     found = {name: short(t.dtype) for name, t in tensors.items()}
     guard = f"{', '.join(found)} of one dtype"
@@ -71,7 +81,7 @@ def same_dtype(tensors: dict[str, torch.Tensor]) -> Guard:
     return Guard(lambda: prover.decide(len(set(found.values())) == 1, guard, detail))
 
 
-def device_is(tensor: torch.Tensor, device: str, name: str) -> Guard:
+def device_is(tensor: TensorLike, device: str, name: str) -> Guard:
     """``tensor`` is on a device of type ``device`` ("cpu", "cuda")."""
     found = tensor.device.type
     return Guard(lambda: prover.decide(found == device, f"{name} on {device}", f"{name} is on {found}"))

@@ -24,7 +24,7 @@ class Rule:
                 return op.linear(x, weight)
 
             def guards(self, m):
-                yield dtype_in(m["x"].val, [torch.bfloat16], "x")
+                yield dtype_in(m["x"], [torch.bfloat16], "x")
 
             def replace(self, op, m):
                 return op.fxrewrite.linear(m["x"], m["weight"])

@@ -53,9 +53,20 @@ class View:
         return View(self.node, (*self.dims[:-2], self.dims[-1], self.dims[-2]))
 
     @property
+    def device(self) -> torch.device:
+        device: torch.device = self.node.meta["val"].device
+        return device
+
+    @property
+    def layout(self) -> torch.layout:
+        layout: torch.layout = self.node.meta["val"].layout
+        return layout
+
+    @property
     def val(self) -> torch.Tensor:
         """The fake tensor of this view."""
-        return apply_dims(self.node.meta["val"], self.dims)
+        value: torch.Tensor = self.node.meta["val"]
+        return value if self.is_plain else apply_dims(value, self.dims)
 
 
 def apply_dims(tensor: torch.Tensor, dims: Sequence[int | None]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,5 +82,5 @@ def module_path(node: fx.Node) -> str:
     return re.sub(r"\['?([^'\]]+)'?\]", r".\1", path).strip(".")
 
 
-def refuted(judgements: list[Judgement]) -> Judgement | None:
+def refuted(judgements: Sequence[Judgement]) -> Judgement | None:
     return next((j for j in judgements if j.verdict is Verdict.REFUTED), None)

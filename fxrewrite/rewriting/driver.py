@@ -12,7 +12,7 @@ from torch import fx
 
 from ..capture import fake_mode_of, first_line
 from ..guards.prover import prove_equal
-from ..guards.verdict import Verdict
+from ..guards.verdict import Judgement, Verdict
 from ..matching import Aliasing, Match, Matcher, Rule
 from ..ops.implementations import IMPLEMENTATIONS, MEASURED
 from ..report import Capture, Reason, Refusal, Site
@@ -84,36 +84,34 @@ class _Pass:
         taken: set[tuple[str, fx.Node]] = set()
         for rule in self.rules:
             for root in self.matcher.nodes_reading_as(rule.roots):
-                if (rule.kind, root) in taken:
-                    continue
-                match = self._first_match(rule, root)
-                if match is not None:
+                if (rule.kind, root) not in taken and (found := self._first_match(rule, root)):
                     taken.add((rule.kind, root))
-                    yield Candidate(rule, match, new_site(rule.name, rule.kind, root, match.operands))
+                    match, judgements = found
+                    site = new_site(rule.name, rule.kind, root, match.operands)
+                    site.judgements = judgements
+                    yield Candidate(rule, match, site)
 
-    def _first_match(self, rule: Rule, root: fx.Node) -> Match | None:
-        """The first match whose guards hold; where none does, the first."""
+    def _first_match(self, rule: Rule, root: fx.Node) -> tuple[Match, tuple[Judgement, ...]] | None:
+        """The first match whose guards hold, with their judgements; where none does, the first."""
         fallback = None
         for match in self.matcher.match(rule.compiled, root):
             match = rule.refine(match)
             if not rule.applies(match):
                 continue
-            if refuted([guard.judge() for guard in rule.guards(match)]) is None:
-                return match
-            fallback = fallback or match
+            found = match, tuple(guard.judge() for guard in rule.guards(match))
+            if refuted(found[1]) is None:
+                return found
+            fallback = fallback or found
         return fallback
 
     # ------------------------------------------------------------------------------------- verdicts
 
     def _judge(self, candidate: Candidate) -> None:
-        judgements = [guard.judge() for guard in candidate.rule.guards(candidate.match)]
-        candidate.site.judgements = tuple(judgements)
         hazard = self.hazards.check(candidate.match)
+        broken = refuted(candidate.site.judgements)
         if hazard is not None:
             candidate.reject(*hazard)
-            return
-        broken = refuted(judgements)
-        if broken is not None:
+        elif broken is not None:
             candidate.reject(Reason.GUARD, broken.detail or broken.guard)
 
     def _build(self, candidate: Candidate) -> None:
