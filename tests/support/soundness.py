@@ -27,8 +27,9 @@ Make = Callable[[int], tuple[nn.Module, tuple, dict[str, Any]]]
 
 
 def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    """An error's type and the beginning of its message, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines[:3])[:300]}"
 
 
 def expected_error(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> float:
