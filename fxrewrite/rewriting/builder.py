@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,18 +18,11 @@ from ..matching.value import View
 class Builder:
     """Inserts operators before ``root``: ``op.fxrewrite.linear(x, w)``, ``op.aten.mul.Tensor(x, 2)``.
 
-    Operands are views, nodes, numbers or None. ``current`` maps the roots that were already replaced
-    to their replacements.
+    Operands are views, nodes, numbers or None.
     """
 
-    def __init__(
-        self,
-        graph: fx.Graph,
-        root: fx.Node,
-        mode: FakeTensorMode | None,
-        current: Mapping[fx.Node, fx.Node],
-    ) -> None:
-        self._graph, self._root, self._mode, self._current = graph, root, mode, current
+    def __init__(self, graph: fx.Graph, root: fx.Node, mode: FakeTensorMode | None) -> None:
+        self._graph, self._root, self._mode = graph, root, mode
         self.inserted: list[fx.Node] = []
 
     def __getattr__(self, namespace: str) -> _Namespace:
@@ -37,7 +30,7 @@ class Builder:
 
     def tensor(self, view: View) -> fx.Node:
         """The node for a view; rearranging its dims costs no copy."""
-        node = self._current.get(view.node, view.node)
+        node = view.node
         if view.is_plain:
             return node
         kept = [d for d in view.dims if d is not None]
@@ -79,7 +72,7 @@ class Builder:
             if isinstance(value, torch.Tensor):
                 for dim, candidate in enumerate(value.shape):
                     if isinstance(candidate, torch.SymInt) and candidate.node.expr == size.node.expr:
-                        return self.call(torch.ops.aten.sym_size.int, self._current.get(node, node), dim)
+                        return self.call(torch.ops.aten.sym_size.int, node, dim)
         raise LookupError(f"no value in the graph has the size {size}")
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:

@@ -56,7 +56,6 @@ class _Pass:
         self.matcher = Matcher(gm.graph, self.aliasing)
         self.hazards = Hazards(gm, self.aliasing, grad_enabled)
         self.mode = fake_mode_of(gm)
-        self.current: dict[fx.Node, fx.Node] = {}
 
     @contextlib.contextmanager
     def no_new_guards(self) -> Iterator[None]:
@@ -69,16 +68,31 @@ class _Pass:
         missed = near_misses(self.matcher, self.rules, [c.match for c in found])
         for candidate in found:
             self._judge(candidate)
+        # every replacement is built, so that selection knows which have a kernel
+        for candidate in found:
+            if candidate.site.matched:
+                self._build(candidate)
         chosen = select([c for c in found if c.site.matched])
-        # by position: a site's operands may be another site's result
-        for candidate in sorted(chosen, key=lambda c: self.aliasing.position[c.match.root]):
-            self._build(candidate)
-        if any(c.site.matched for c in chosen):
+        self._apply(found, chosen)
+        placed = [(c.match.root, c.site) for c in one_per_place(found)] + missed
+        return [site for _, site in sorted(placed, key=lambda p: self.aliasing.position[p[0]])]
+
+    def _apply(self, found: list[Candidate], chosen: list[Candidate]) -> None:
+        """Put the chosen replacements in the place of their roots, and take the others out again."""
+        for candidate in found:
+            if candidate not in chosen:
+                self._erase(candidate.inserted)
+        for candidate in chosen:
+            candidate.match.root.replace_all_uses_with(candidate.result)
+        if chosen:
             self.gm.graph.eliminate_dead_code()
             self.gm.graph.lint()
             self.gm.recompile()
-        placed = [(c.match.root, c.site) for c in one_per_place(found)] + missed
-        return [site for _, site in sorted(placed, key=lambda p: self.aliasing.position[p[0]])]
+
+    def _erase(self, inserted: list[fx.Node]) -> None:
+        for node in reversed(inserted):
+            self.gm.graph.erase_node(node)
+        inserted.clear()
 
     def _matches(self) -> Iterator[Candidate]:
         taken: set[tuple[str, fx.Node]] = set()
@@ -115,24 +129,22 @@ class _Pass:
             candidate.reject(Reason.GUARD, broken.detail or broken.guard)
 
     def _build(self, candidate: Candidate) -> None:
-        """Insert the replacement, and take it out again where it does not qualify."""
+        """Insert the replacement before the root; reject the site where it does not qualify."""
         root = candidate.match.root
-        builder = Builder(self.gm.graph, root, self.mode, self.current)
+        builder = Builder(self.gm.graph, root, self.mode)
+        candidate.inserted = builder.inserted
         try:
-            result = candidate.rule.replace(builder, candidate.match)
+            candidate.result = candidate.rule.replace(builder, candidate.match)
         except Exception as error:  # a rule that fails must not fail the model; the report names it
-            candidate.reject(Reason.METADATA, f"{candidate.rule.name}.replace: {type(error).__name__}: {first_line(error)}")
+            problem = f"{candidate.rule.name}.replace: {type(error).__name__}: {first_line(error)}"
+            candidate.reject(Reason.METADATA, problem)
         else:
             self._qualify(candidate, builder.inserted)
-            difference = _difference(root.meta["val"], result.meta["val"])
+            difference = _difference(root.meta["val"], candidate.result.meta["val"])
             if candidate.site.matched and difference:
                 candidate.reject(Reason.METADATA, difference)
         if not candidate.site.matched:
-            for node in reversed(builder.inserted):
-                self.gm.graph.erase_node(node)
-            return
-        root.replace_all_uses_with(result)
-        self.current[root] = result
+            self._erase(builder.inserted)
 
     def _qualify(self, candidate: Candidate, inserted: list[fx.Node]) -> None:
         """Choose the implementation of each of our ops among ``inserted``; reject where none applies."""
