@@ -4,6 +4,8 @@
 
 #include "ops/fp8_linear.h"
 #include "ops/linear.h"
+#include "ops/relu_linear_attention.h"
+#include "ops/sdpa.h"
 
 namespace fx {
 
@@ -12,6 +14,8 @@ struct KernelTable {
   const char* name;
   const char* (*linear)(const LinearArgs&, const Parallel&);
   const char* (*fp8_linear)(const Fp8LinearArgs&, const Parallel&);
+  const char* (*sdpa)(const SdpaArgs&, const Parallel&);
+  const char* (*relu_linear_attention)(const ReluLinearAttentionArgs&, const Parallel&);
 };
 
 extern const KernelTable portable_kernels;

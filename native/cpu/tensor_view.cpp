@@ -31,14 +31,23 @@ TensorView view(const torch::stable::Tensor& tensor) {
   return {tensor.data_ptr(), sizes, strides, tensor.dim(), dtype_of(handle)};
 }
 
-torch::stable::Tensor empty_strided(const torch::stable::Tensor& like, const int64_t* sizes, const int64_t* strides,
-                                    int64_t dim) {
-  int32_t dtype = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+static torch::stable::Tensor empty_of_code(int32_t dtype, const int64_t* sizes, const int64_t* strides, int64_t dim) {
   AtenTensorHandle handle = nullptr;
   STABLE_TORCH_ERROR_CODE_CHECK(
       aoti_torch_empty_strided(dim, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &handle));
   return torch::stable::Tensor(handle);
+}
+
+torch::stable::Tensor empty_strided(const torch::stable::Tensor& like, const int64_t* sizes, const int64_t* strides,
+                                    int64_t dim) {
+  int32_t dtype = 0;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return empty_of_code(dtype, sizes, strides, dim);
+}
+
+torch::stable::Tensor empty_strided(Dtype dtype, const int64_t* sizes, const int64_t* strides, int64_t dim) {
+  return empty_of_code(dtype == Dtype::bfloat16 ? aoti_torch_dtype_bfloat16() : aoti_torch_dtype_float32(), sizes,
+                       strides, dim);
 }
 
 torch::stable::Tensor empty_like_dtype(const torch::stable::Tensor& like, const int64_t* sizes, int64_t dim) {

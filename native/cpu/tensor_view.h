@@ -39,4 +39,7 @@ torch::stable::Tensor empty_like_dtype(const torch::stable::Tensor& like, const 
 torch::stable::Tensor empty_strided(const torch::stable::Tensor& like, const int64_t* sizes, const int64_t* strides,
                                     int64_t dim);
 
+// The same of a dtype (bfloat16 or float32).
+torch::stable::Tensor empty_strided(Dtype dtype, const int64_t* sizes, const int64_t* strides, int64_t dim);
+
 }  // namespace fx

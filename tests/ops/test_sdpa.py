@@ -14,7 +14,7 @@ from fxrewrite.ops import sdpa
 
 BF16, F32 = torch.bfloat16, torch.float32
 INF = float("inf")
-op = torch.ops.fxrewrite.sdpa
+op, reference = torch.ops.fxrewrite.sdpa, torch.ops.fxrewrite.sdpa_reference
 
 
 def exact(q, k, v, mask=None, *, is_causal=False, scale=None, enable_gqa=False, mask_fill=None, safe_softmax=True, **_):
@@ -200,7 +200,8 @@ def test_non_finite_inputs(dtype, length, value, fill):
         (q, k, poison(v, (0, 1, 0, 3), value)),
     ):
         for m in (None, mask):
-            out, want = op(*case, m, **options), torch.ops.fxrewrite.sdpa_reference(*case, m, **options)
+            # Written out, the formula: eager's fused bf16 kernel misses the NaN that a score of +inf gives.
+            out, want = op(*case, m, **options), reference(*case, m, **{**options, "safe_softmax": False})
             assert torch.equal(out.isnan(), want.isnan())
             assert torch.equal(out.isinf(), want.isinf())
 
@@ -219,15 +220,15 @@ def test_empty_dimensions(shape, safe):
     args = (q, k, v) if shape[-1] else (q, k, make(1, 2, 3, 4, 8)[2])
     scale = 1.0 if shape[-1] == 0 else None
     out = op(*args, safe_softmax=safe, scale=scale)
-    want = torch.ops.fxrewrite.sdpa_reference(*args, safe_softmax=safe, scale=scale)
+    want = reference(*args, safe_softmax=safe, scale=scale)
     assert out.shape == want.shape and torch.allclose(out, want, atol=1e-2, equal_nan=True)
 
 
 def test_what_no_kernel_takes_is_the_reference():
     q, k, v = make(2, 4, 5, 9, 8, dtype=torch.float64)
-    assert torch.equal(op(q, k, v), torch.ops.fxrewrite.sdpa_reference(q, k, v))
+    assert torch.equal(op(q, k, v), reference(q, k, v))
     q, k, v = make(2, 4, 5, 9, 8)
-    assert torch.equal(op(q, k[:1], v[:1]), torch.ops.fxrewrite.sdpa_reference(q, k[:1], v[:1]))
+    assert torch.equal(op(q, k[:1], v[:1]), reference(q, k[:1], v[:1]))
     with pytest.raises(RuntimeError):
         op(q, k, v, torch.zeros(5, 9, dtype=torch.float16))
     with pytest.raises(RuntimeError):

@@ -78,6 +78,18 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   static FX_MEMBER F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
   static FX_MEMBER F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
   static FX_MEMBER F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
+  using Base::select;
+  static FX_MEMBER __m512 select(__mmask16 mask, F32 yes, F32 no) { return _mm512_mask_blend_ps(mask, no, yes); }
+  static FX_MEMBER __mmask16 nonzero(const uint8_t* p, int count) {
+    const __m128i bytes = _mm_maskz_loadu_epi8(first16(count), p);
+    return _mm_test_epi8_mask(bytes, bytes);
+  }
+  // The fraction above the floor is one instruction, and the scaling takes the floor itself; both do what
+  // is wanted with -inf.
+  static FX_MEMBER F32 exp2(F32 x) {
+    constexpr int above_floor = 0x09;
+    return _mm512_scalef_ps(Base::exp2_of_fraction(_mm512_reduce_ps(x, above_floor)), x);
+  }
   static FX_MEMBER float sum(F32 v) { return _mm512_reduce_add_ps(v); }
   static FX_MEMBER float maximum(F32 v) { return _mm512_reduce_max_ps(v); }
 

@@ -7,7 +7,7 @@
 //   tile_rows, panel      rows and columns of the register-blocked tile of the GEMM engine
 //   load, store           float, bf16, e4m3, e5m2 -> F32, and F32 -> float, bf16 (round to nearest even,
 //                         NaN kept); with a count, elements beyond it are neither read nor written
-//   fma, max, min, sum, maximum, exp, select
+//   fma, max, min, sum, maximum, exp, exp2, select, nonzero
 //   dot_rows, dot_columns                    outputs of the dot form at once: see engine/dot.inl.h
 //   Chunk<T>, chunk_size<T>, chunks, dot     operands of a dot product along memory
 //   Panel<T>, k_step<T>, broadcast, dot      operands of the GEMM tile: see engine/gemm.inl.h
@@ -120,6 +120,11 @@ struct VectorIsa {
   static FX_MEMBER F32 select(Mask mask, F32 yes, F32 no) {
     return (F32)(((U32)mask & (U32)yes) | (~(U32)mask & (U32)no));
   }
+  // A mask for select(): which of `count` bytes are not zero.
+  static FX_MEMBER U32 nonzero(const uint8_t* p, int count) {
+    const U8 bytes = count == Lanes ? read<U8>(p) : read<U8>(p, count);
+    return (U32)(__builtin_convertvector(bytes, U32) != 0);
+  }
   // As the hardware's: where either is NaN, the second.
   static FX_MEMBER F32 max(F32 a, F32 b) { return select(a > b, a, b); }
   static FX_MEMBER F32 min(F32 a, F32 b) { return select(a < b, a, b); }
@@ -184,6 +189,19 @@ struct VectorIsa {
     return v * (F32)((half + 127) << 23) * (F32)((rest + 127) << 23);
   }
   static FX_MEMBER F32 exp(F32 x);
+  // 2^x to the precision of bf16, for x <= 127; 2^0 is 1 exactly, and -inf and NaN are as for exp.
+  static FX_MEMBER F32 exp2(F32 x) {
+    x = max(splat(-160.0f), x);
+    const F32 n = round(x - 0.5f);
+    return scale_by_power(exp2_of_fraction(x - n), n);
+  }
+  // The same for x in [0, 1]: minimax, 3e-6 in relative error.
+  static FX_MEMBER F32 exp2_of_fraction(F32 x) {
+    F32 p = fma(splat(0x1.b7f734p-7f), x, splat(0x1.abf868p-5f));
+    p = fma(p, x, splat(0x1.ee2452p-3f));
+    p = fma(p, x, splat(0x1.62d6c6p-1f));
+    return fma(p, x, splat(1.0f));
+  }
 
   // Operands of a dot product along contiguous memory, chunk_size elements at once.
   template <class T>

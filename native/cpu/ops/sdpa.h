@@ -26,6 +26,7 @@ struct SdpaArgs {
   float fill;     // the score of a place where a boolean mask is false ...
   bool fills;     // ... replaced by it, or (false) lowered to -inf by addition
   bool causal;    // row i attends to keys j <= i
+  bool precise;   // probabilities beyond the precision of bfloat16
   bool safe;      // a row whose scores are all -inf gives zeros, not NaN
 };
 

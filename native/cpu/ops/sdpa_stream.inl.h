@@ -1,0 +1,192 @@
+// Attention of few queries, as when decoding: bound by memory, so one pass over the keys and the values as
+// they lie, without packing. Long sequences are cut into chunks, each with a softmax of its own, so that
+// few heads still occupy all threads; the chunks' results are merged in the end.
+#pragma once
+
+#include "../engine/base.h"
+#include "sdpa.h"
+#include "sdpa_mask.inl.h"
+#include "softmax_row.inl.h"
+#include "workspace.inl.h"
+
+namespace fx {
+
+template <class Isa, class T>
+class SdpaStream {
+ public:
+  static bool takes(const SdpaArgs& args) {
+    return args.heads / args.groups * args.length <= most_rows && args.key_strides[3] == 1 && args.value_strides[3] == 1;
+  }
+
+  explicit SdpaStream(const SdpaArgs& arguments) : args(arguments), softmax(arguments) {
+    group = args.heads / args.groups;
+    rows = group * args.length;
+    keys = args.causal ? smaller(args.keys, args.length) : args.keys;
+    chunks = divide_up(keys, chunk);
+    part = round_up(args.dim_v, lanes) + lanes;
+  }
+
+  void run(const Parallel& pool) const {
+    const int64_t heads = args.batch * args.groups;
+    float* parts = nullptr;  // [head][chunk][row]: sums, then maximum and sum of the softmax
+    lay_out(Scratch::user0, [&](Workspace& space) { parts = space.take<float>(heads * chunks * rows * part); });
+    const int64_t grain = larger(1, (64 << 10) / (smaller(chunk, keys) * (args.dim + args.dim_v)));
+    parallel_for(pool, heads * chunks, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) attend(task / chunks, task % chunks, parts + task * rows * part);
+    });
+    for (int64_t head = 0; head < heads; ++head)
+      for (int64_t r = 0; r < rows; ++r) merge(head, r, parts + (head * chunks * rows + r) * part);
+  }
+
+ private:
+  using F32 = typename Isa::F32;
+  static constexpr int lanes = Isa::lanes;
+  static constexpr int64_t most_rows = 8;  // beyond, packing for the GEMM tile pays
+  static constexpr int64_t chunk = 1024;
+  static constexpr int64_t ahead = 8;  // rows; strided ones are beyond what hardware prefetches
+
+  const SdpaArgs& args;
+  SoftmaxRow<Isa> softmax;
+  int64_t group, rows, keys, chunks, part;
+
+  void attend(int64_t key_head, int64_t index, float* result) const {
+    const int64_t batch = key_head / args.groups, head = key_head % args.groups;
+    const int64_t first = index * chunk, count = smaller(chunk, keys - first), stride = chunk + lanes;
+    MaskReader<Isa> mask(args);
+    T* query = nullptr;
+    float* scores = nullptr;
+    lay_out(Scratch::user1, [&](Workspace& space) {
+      query = space.take<T>(rows * args.dim);
+      scores = space.take<float>(rows * stride);
+      mask.row = space.take<char>(MaskReader<Isa>::row_bytes(chunk));
+    });
+
+    copy_queries(query, batch, head);
+    const int64_t *ks = args.key_strides, *vs = args.value_strides;
+    const T* key = static_cast<const T*>(args.key) + batch * ks[0] + head * ks[1] + first * ks[2];
+    const T* value = static_cast<const T*>(args.value) + batch * vs[0] + head * vs[1] + first * vs[2];
+    score(scores, stride, query, key, ks[2], count);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = r % args.length, valid = args.causal ? smaller(count, at + 1 - first) : count;
+      SoftmaxState state{-__builtin_inff(), 0.0f};
+      softmax.template run<float>(mask.form, scores + r * stride, mask(batch, head * group + r / args.length, at, first, count),
+                                  valid, round_up(count, lanes), state);
+      float* tail = result + (r + 1) * part - lanes;
+      tail[0] = state.max, tail[1] = state.sum;
+    }
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) weigh<4, 4>(result + r * part, scores + r * stride, stride, value, vs[2], count);
+    if (rows - r >= 2) weigh<2, 8>(result + r * part, scores + r * stride, stride, value, vs[2], count), r += 2;
+    if (rows - r >= 1) weigh<1, 8>(result + r * part, scores + r * stride, stride, value, vs[2], count);
+  }
+
+  void copy_queries(T* to, int64_t batch, int64_t key_head) const {
+    const int64_t* strides = args.query_strides;
+    for (int64_t r = 0; r < rows; ++r, to += args.dim) {
+      const T* from = static_cast<const T*>(args.query) + batch * strides[0] +
+                      (key_head * group + r / args.length) * strides[1] + r % args.length * strides[2];
+      for (int64_t d = 0; d < args.dim; ++d) to[d] = from[d * strides[3]];
+    }
+  }
+
+  // scores[r][j] = query r · key j
+  void score(float* scores, int64_t stride, const T* query, const T* key, int64_t key_stride, int64_t count) const {
+    int64_t j = 0;
+    for (; j + 4 <= count; j += 4) dots<4>(scores + j, stride, query, key + j * key_stride, key_stride);
+    for (; j < count; ++j) dots<1>(scores + j, stride, query, key + j * key_stride, key_stride);
+  }
+
+  template <int Keys>
+  FX_MEMBER void dots(float* scores, int64_t stride, const T* query, const T* key, int64_t key_stride) const {
+    constexpr int size = Isa::template chunk_size<T>;
+    typename Isa::template Chunk<T> q[1], k[1];
+    FX_UNROLL for (int i = 0; i < Keys; ++i) prefetch(key + (i + ahead) * key_stride, args.dim);
+    for (int64_t r = 0; r < rows; ++r, query += args.dim) {
+      F32 sums[Keys];
+      FX_UNROLL for (int i = 0; i < Keys; ++i) sums[i] = Isa::zero();
+      int64_t d = 0;
+      for (; d + size <= args.dim; d += size) {
+        Isa::chunks(query + d, q);
+        FX_UNROLL for (int i = 0; i < Keys; ++i) {
+          Isa::chunks(key + i * key_stride + d, k);
+          sums[i] = Isa::dot(q[0], k[0], sums[i]);
+        }
+      }
+      if (d < args.dim) {
+        const int rest = static_cast<int>(args.dim - d);
+        Isa::chunks(query + d, rest, q);
+        FX_UNROLL for (int i = 0; i < Keys; ++i) {
+          Isa::chunks(key + i * key_stride + d, rest, k);
+          sums[i] = Isa::dot(q[0], k[0], sums[i]);
+        }
+      }
+      FX_UNROLL for (int i = 0; i < Keys; ++i) scores[r * stride + i] = Isa::sum(sums[i]);
+    }
+  }
+
+  static FX_MEMBER void prefetch(const T* row, int64_t width) {
+    constexpr int64_t line = 64 / sizeof(T);
+    for (int64_t d = 0; d < width; d += line) __builtin_prefetch(row + d);
+  }
+
+  // result[r][d] = Σ_j p[r][j] · value[j][d]: sums of Rows rows and Vectors vectors of columns in registers.
+  template <int Rows, int Vectors>
+  void weigh(float* result, const float* p, int64_t p_stride, const T* value, int64_t stride, int64_t count) const {
+    for (int64_t d = 0; d < args.dim_v; d += Vectors * lanes) {
+      const int64_t width = smaller(Vectors * lanes, args.dim_v - d);
+      if (width == Vectors * lanes)
+        weigh_columns<Rows, Vectors, true>(result + d, p, p_stride, value + d, stride, count, width);
+      else
+        weigh_columns<Rows, Vectors, false>(result + d, p, p_stride, value + d, stride, count, width);
+    }
+  }
+
+  template <int Rows, int Vectors, bool Full>
+  void weigh_columns(float* result, const float* p, int64_t p_stride, const T* value, int64_t stride, int64_t count,
+                     int64_t width) const {
+    F32 sums[Rows][Vectors];
+    FX_UNROLL for (int r = 0; r < Rows; ++r) FX_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
+    for (int64_t j = 0; j < count; ++j, value += stride) {
+      prefetch(value + ahead * stride, width);
+      FX_UNROLL for (int v = 0; v < Vectors; ++v) {
+        const int valid = static_cast<int>(smaller(width - v * lanes, lanes));
+        if (!Full && valid <= 0) break;
+        const F32 x = Full ? Isa::load(value + v * lanes) : Isa::load(value + v * lanes, valid);
+        FX_UNROLL for (int r = 0; r < Rows; ++r) sums[r][v] = Isa::fma(x, Isa::splat(p[r * p_stride + j]), sums[r][v]);
+      }
+    }
+    FX_UNROLL for (int r = 0; r < Rows; ++r) FX_UNROLL for (int v = 0; v < Vectors; ++v) {
+      if (!Full && v * lanes >= width) break;
+      Isa::store(result + r * part + v * lanes, sums[r][v]);
+    }
+  }
+
+  // The chunks of one row lie `rows` parts apart.
+  void merge(int64_t key_head, int64_t r, const float* parts) const {
+    const int64_t batch = key_head / args.groups, head = key_head % args.groups * group + r / args.length;
+    const int64_t* strides = args.out_strides;
+    T* out = static_cast<T*>(args.out) + batch * strides[0] + head * strides[1] + r % args.length * strides[2];
+    float max = -__builtin_inff();
+    for (int64_t c = 0; c < chunks; ++c) {
+      const float one = parts[(c * rows + 1) * part - lanes];
+      max = max > one ? max : one;
+    }
+    const float base = max == -__builtin_inff() ? 0.0f : max;
+    SoftmaxState state{max, 0.0f};
+    for (int64_t c = 0; c < chunks; ++c)
+      state.sum += factor(parts + c * rows * part, base) * parts[(c * rows + 1) * part - lanes + 1];
+    const float divisor = softmax_divisor(state, args.safe);
+    for (int64_t d = 0; d < args.dim_v; d += lanes) {
+      F32 sums = Isa::zero();
+      for (int64_t c = 0; c < chunks; ++c)
+        sums += Isa::load(parts + c * rows * part + d) * Isa::splat(factor(parts + c * rows * part, base));
+      Isa::store(out + d, sums / Isa::splat(divisor), static_cast<int>(smaller(lanes, args.dim_v - d)));
+    }
+  }
+
+  float factor(const float* one, float base) const {
+    return softmax.template power<float>(Isa::splat(one[part - lanes] - base), Isa::splat(softmax.unit))[0];
+  }
+};
+
+}  // namespace fx
