@@ -85,13 +85,9 @@ def test_recall(family, results, capsys):
         found, reach, eager, matched = found + f, reach + r, eager + e, matched + m
         lines.append(f"    {result['entry']:36} {f:3} of {r:3}" + (f"  ({e} in the model)" if e > r else ""))
     with capsys.disabled():
-        show(
-            f"zoo recall, {family}: {found} of {reach} sites that reach the backend, {matched} of them matched"
-        )
+        show(f"zoo recall, {family}: {found} of {reach} sites that reach the backend ({matched} matched)")
         if eager > reach:
-            show(
-                f"    {eager - reach} more are in code that Dynamo runs eagerly or hides in a fused operator"
-            )
+            show(f"    {eager - reach} more are in code that Dynamo runs eagerly or hides in one operator")
         for line in lines:
             show(line)
     assert reach, "nothing was measured"
