@@ -10,13 +10,14 @@ or ``torch.compile(model, backend="fxrewrite")``, or on the command line ``fxrew
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from .errors import CaptureError, FxrewriteError, UsageError, require_torch
 
 require_torch()
 
 from torch import nn  # noqa: E402
+from torch.export import ExportedProgram  # noqa: E402
 
 from . import ops  # noqa: E402
 from .matching import Rule  # noqa: E402
@@ -26,14 +27,29 @@ from .report import Report, Site  # noqa: E402
 __version__ = "0.1.0"
 
 
+@overload
+def rewrite(model: ExportedProgram, **options: Any) -> ExportedProgram: ...
+
+
+@overload
 def rewrite(
     model: nn.Module,
+    args: Sequence[Any] = ...,
+    kwargs: Mapping[str, Any] | None = ...,
+    *,
+    inplace: bool = ...,
+    **options: Any,
+) -> nn.Module: ...
+
+
+def rewrite(
+    model: nn.Module | ExportedProgram,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     inplace: bool = False,
     **options: Any,
-) -> nn.Module:
+) -> nn.Module | ExportedProgram:
     """``model`` with its sites replaced by faster operators.
 
     With example ``args`` / ``kwargs`` the model is captured at once (on fake tensors: nothing is
@@ -44,6 +60,8 @@ def rewrite(
     not changed. With ``inplace=True`` the model's own ``forward`` is patched and the model itself
     returned, so that ``pipe.transformer`` or ``model.generate`` profit; ``restore`` undoes it.
 
+    An ExportedProgram becomes another ExportedProgram (no example inputs: it has its own).
+
     ``options``: ``then`` ("eager" or "inductor": what runs the rewritten graph), ``on_unknown``
     ("dispatch" or "reject": what to do with a site whose conditions cannot be proved), ``rules``
     (a sequence of Rule instances in place of ``fxrewrite.patterns.DEFAULT``).
@@ -51,9 +69,14 @@ def rewrite(
     Raises UsageError for a wrong argument or option, CaptureError for a model that cannot be
     captured at all.
     """
+    from .exported import rewrite_exported
     from .module import rewrite_module
     from .rewriting import make_options
 
+    if isinstance(model, ExportedProgram):
+        if args or kwargs or inplace:
+            raise UsageError("an ExportedProgram has its own example inputs, and is never rewritten in place")
+        return rewrite_exported(model, make_options(options))
     return rewrite_module(model, args, kwargs, make_options(options), inplace=inplace)
 
 

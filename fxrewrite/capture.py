@@ -14,7 +14,7 @@ import operator
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -66,6 +66,14 @@ def first_line(error: BaseException) -> str:
 def from_exported(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program with a functional graph in which composites are still whole."""
     return program.run_decompositions({})
+
+
+@contextlib.contextmanager
+def renaming_outputs(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """While active, a node that is replaced in the program's graph is replaced in its signature too."""
+    hook = program.graph_signature.get_replace_hook()
+    with program.graph_module._set_replace_hook(hook):
+        yield
 
 
 # -------------------------------------------------------------------------------------- graph chores
