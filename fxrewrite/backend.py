@@ -22,7 +22,11 @@ Compiled = Callable[..., Any]
 
 
 def fxrewrite(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **others: Any
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    **others: Any,
 ) -> Compiled:
     """Backend for ``torch.compile``: rewrite the graph, then hand it on.
 
@@ -30,7 +34,9 @@ def fxrewrite(
     UsageError for an unknown option, and for ``mode``, which is Inductor's.
     """
     for name in others:
-        raise UsageError(f"torch.compile({name}=...) does not go with backend='fxrewrite': use options={{...}}")
+        raise UsageError(
+            f"torch.compile({name}=...) does not go with backend='fxrewrite': use options={{...}}"
+        )
     return compile_graph(gm, example_inputs, make_options(dict(options or {}), then="inductor"), Report())
 
 

@@ -22,7 +22,9 @@ from .rewriting import Options
 class RewrittenForward:
     """The ``forward`` of a rewritten module. Copies and pickles with the module that it belongs to."""
 
-    def __init__(self, module: nn.Module, original: Callable[..., Any] | None, options: Options, report: Report) -> None:
+    def __init__(
+        self, module: nn.Module, original: Callable[..., Any] | None, options: Options, report: Report
+    ) -> None:
         self.module, self.original, self.options, self.report = module, original, options, report
         self._compiled: Callable[..., Any] | None = None
         self._new_graphs = False
@@ -69,7 +71,12 @@ class RewrittenForward:
 
 
 def rewrite_module(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: Options, *, inplace: bool
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: Options,
+    *,
+    inplace: bool,
 ) -> nn.Module:
     """See ``fxrewrite.rewrite``."""
     if not isinstance(model, nn.Module):
@@ -105,7 +112,9 @@ def analyze_module(
 ) -> Report:
     """See ``fxrewrite.analyze``: the driver over fake tensors, nothing computed and nothing applied."""
     if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
-        raise UsageError(f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}")
+        raise UsageError(
+            f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}"
+        )
     report = Report(predicted=True)
     try:
         call = capture.fake_call(model, args, kwargs or {})

@@ -31,7 +31,9 @@ def prove_divisible(value: Any, divisor: int, name: str) -> Judgement:
         return Judgement(guard, Verdict.PROVED, "divisibility")
     remainder = _constant_remainder(expression, divisor)
     if remainder is not None:
-        return _decided(guard, remainder == 0, "divisibility", f"{name} = {expression}: remainder {remainder}")
+        return _decided(
+            guard, remainder == 0, "divisibility", f"{name} = {expression}: remainder {remainder}"
+        )
     return _from_facts(guard, value, value % divisor == 0, sympy.Eq(sympy.Mod(expression, divisor), 0))
 
 
@@ -106,7 +108,9 @@ def _from_facts(guard: str, symbolic: torch.SymInt, question: Any, condition: An
         return Judgement(guard, Verdict.REFUTED, "static", f"never true: {condition}")
     verdict = _enumerate(symbolic, condition)
     if verdict is not None:
-        return Judgement(guard, verdict, "range", "" if verdict is Verdict.PROVED else f"never true: {condition}")
+        return Judgement(
+            guard, verdict, "range", "" if verdict is Verdict.PROVED else f"never true: {condition}"
+        )
     return Judgement(guard, Verdict.UNKNOWN, residual=str(condition))
 
 

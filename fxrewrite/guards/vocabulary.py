@@ -70,7 +70,9 @@ def dtype_in(tensor: TensorLike, allowed: Iterable[torch.dtype], name: str) -> G
     names = [short(dtype) for dtype in allowed]
     found = short(tensor.dtype)
     guard = f"{name} is {' or '.join(names)}"
-    return Guard(lambda: prover.decide(found in names, guard, f"{name} is {found}, needed: {' or '.join(names)}"))
+    return Guard(
+        lambda: prover.decide(found in names, guard, f"{name} is {found}, needed: {' or '.join(names)}")
+    )
 
 
 def same_dtype(tensors: Mapping[str, TensorLike]) -> Guard:

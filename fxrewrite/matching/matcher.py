@@ -121,10 +121,12 @@ class Matcher:
     def match(self, pattern: Pattern, root: fx.Node) -> Iterator[Match]:
         """All ways in which ``pattern`` describes the value of ``root``, the preferred one first."""
         self.deepest = None
-        for match in self._match_at_root(pattern, root):
-            yield match
+        yield from self._match_at_root(pattern, root)
         if _TRACE and self.deepest and self.deepest.depth > 1:
-            print(f"fxrewrite: {root.name}: wanted {self.deepest.wanted}, found {self.deepest.found}", file=sys.stderr)
+            print(
+                f"fxrewrite: {root.name}: wanted {self.deepest.wanted}, found {self.deepest.found}",
+                file=sys.stderr,
+            )
 
     def _match_at_root(self, pattern: Pattern, root: fx.Node) -> Iterator[Match]:
         if isinstance(pattern, AnyOf):
@@ -162,7 +164,11 @@ class Matcher:
             yield match  # a constant
 
     def _bind(self, variable: Variable, item: Any, match: Match) -> Iterator[Match]:
-        if isinstance(item, Term) or (variable.number and isinstance(item, View)) or isinstance(item, fx.Node):
+        if (
+            isinstance(item, Term)
+            or (variable.number and isinstance(item, View))
+            or isinstance(item, fx.Node)
+        ):
             return
         if isinstance(item, View):
             item, passed = self._source(item)
@@ -220,7 +226,9 @@ class Matcher:
         if pattern.commutative:
             yield from self._arguments(pattern.args, term.args[::-1], match, hole)
 
-    def _arguments(self, patterns: tuple[Any, ...], items: tuple[Any, ...], match: Match, hole: Any) -> Iterator[Match]:
+    def _arguments(
+        self, patterns: tuple[Any, ...], items: tuple[Any, ...], match: Match, hole: Any
+    ) -> Iterator[Match]:
         if not patterns:
             yield match
             return
@@ -236,7 +244,9 @@ class Matcher:
             return
         for name, (step, own) in pattern.steps.items():
 
-            def inside(inner: Any, found: Match, name: str = name, own: tuple[str, ...] = own) -> Iterator[Match]:
+            def inside(
+                inner: Any, found: Match, name: str = name, own: tuple[str, ...] = own
+            ) -> Iterator[Match]:
                 # the step's own variables may not be bound yet: it is recorded once the step is complete
                 yield replace(found, bindings={**found.bindings, _HOLE: inner})
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -30,6 +30,8 @@ from .value import View, is_tensor, plain, through_broadcast
 
 aten = torch.ops.aten
 Dims = tuple[int | None, ...]
+# An fx.Node, whose arguments readers know better than their declared type does.
+CallNode: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Term:
     folded: tuple[fx.Node, ...] = ()
 
 
-Reader = Callable[[fx.Node, Dims], list[Term]]
+Reader = Callable[[CallNode, Dims], list[Term]]
 _READERS: dict[Any, Reader] = {}
 OPERATORS: dict[Any, tuple[str, ...]] = {}
 
@@ -68,7 +70,7 @@ def readings(view: View) -> list[Term]:
     return reader(view.node, view.dims) if reader else []
 
 
-def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
+def argument(node: CallNode, index: int, name: str, default: Any = None) -> Any:
     """The value that ``node`` passes for an argument, by position or keyword."""
     if len(node.args) > index:
         return node.args[index]
@@ -132,7 +134,7 @@ def _matmul(node: fx.Node, dims: Dims, a: fx.Node, b: fx.Node) -> list[Term]:
 
 
 @reads("matmul linear", aten.matmul.default, aten.bmm.default, aten.mm.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = node.args[:2]
     terms = _matmul(node, dims, a, b)
     if _plainly(node, dims) and rank_of(b) == 2:
@@ -141,7 +143,7 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("matmul", aten.einsum.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     equation, operands = node.args[0], node.args[1]
     sides = equation.replace(" ", "").split("->")
     if len(operands) != 2 or len(sides) != 2 or "." in equation:
@@ -151,7 +153,7 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("add linear", aten.addmm.default, aten.baddbmm.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     base, a, b = node.args[:3]
     beta, alpha = argument(node, 3, "beta", 1), argument(node, 4, "alpha", 1)
     terms: list[Term] = []
@@ -168,7 +170,7 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("linear", aten.linear.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
     if not _plainly(node, dims) or rank_of(weight) != 2:
         return []
@@ -176,10 +178,12 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("sdpa", aten.scaled_dot_product_attention.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     if not _plainly(node, dims):
         return []
-    query, key, value, mask = (argument(node, i, n) for i, n in enumerate(("query", "key", "value", "attn_mask")))
+    query, key, value, mask = (
+        argument(node, i, n) for i, n in enumerate(("query", "key", "value", "attn_mask"))
+    )
     attrs = {
         "dropout": argument(node, 4, "dropout_p", 0.0),
         "is_causal": argument(node, 5, "is_causal", False),
@@ -197,19 +201,19 @@ def _elementwise(node: fx.Node, dims: Dims, *items: Any) -> list[Any]:
 
 
 @reads("add", aten.add.Tensor, aten.add.Scalar)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = _elementwise(node, dims, node.args[0], node.args[1])
     alpha = argument(node, 2, "alpha", 1)
     return [Term("add", (a, b if alpha == 1 else Term("mul", (b, alpha))))]
 
 
 @reads("sub", aten.sub.Tensor, aten.sub.Scalar)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("sub", tuple(_elementwise(node, dims, node.args[0], node.args[1])))]
 
 
 @reads("mul div", aten.mul.Tensor, aten.mul.Scalar)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = _elementwise(node, dims, node.args[0], node.args[1])
     terms = [Term("mul", (a, b))]
     for factor, other in ((a, b), (b, a)):
@@ -233,7 +237,7 @@ def _inverted(factor: Any) -> tuple[View | None, tuple[fx.Node, ...]]:
 
 
 @reads("mul div", aten.div.Tensor, aten.div.Scalar)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = _elementwise(node, dims, node.args[0], node.args[1])
     if isinstance(b, (int, float)):
         return [Term("mul", (a, 1.0 / b))] if b else []
@@ -241,32 +245,35 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("relu", aten.relu.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("relu", (View(node.args[0], dims),))]
 
 
 @reads("relu", aten.clamp_min.default, aten.clamp.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     low, high = argument(node, 1, "min"), argument(node, 2, "max")
     return [Term("relu", (View(node.args[0], dims),))] if low == 0 and high is None else []
 
 
 @reads("exp", aten.exp.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("exp", (View(node.args[0], dims),))]
 
 
 @reads("masked_fill", aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     x, mask = _elementwise(node, dims, node.args[0], node.args[1])
     value = constant_number(node.args[2])
     return [] if value is None else [Term("masked_fill", (x, mask, value))]
 
 
 @reads("where", aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     condition, a, b = _elementwise(node, dims, *node.args[:3])
-    a, b = (x if n is None else n for x, n in ((a, constant_number(node.args[1])), (b, constant_number(node.args[2]))))
+    a, b = (
+        x if n is None else n
+        for x, n in ((a, constant_number(node.args[1])), (b, constant_number(node.args[2])))
+    )
     return [Term("where", (condition, a, b))]
 
 
@@ -293,13 +300,13 @@ def _dim_in_view(node: fx.Node, dims: Dims, dim: int) -> int | None:
 
 
 @reads("softmax", aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     dim = _dim_in_view(node, dims, node.args[1])
     return [] if dim is None else [Term("softmax", (View(node.args[0], dims),), {"dim": dim})]
 
 
 @reads("sum", aten.sum.dim_IntList)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     over, keep = node.args[1], argument(node, 2, "keepdim", False)
     if not over or len(over) != 1 or not keep:
         return []
@@ -308,7 +315,7 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("pad", aten.pad.default, aten.constant_pad_nd.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     pads = node.args[1]
     if node.target is aten.pad.default:
         mode, value = argument(node, 2, "mode", "constant"), argument(node, 3, "value")
@@ -327,7 +334,7 @@ def _(node: fx.Node, dims: Dims) -> list[Term]:
 
 
 @reads("slice", aten.slice.Tensor)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     if argument(node, 4, "step", 1) != 1:
         return []
     dim = _dim_in_view(node, dims, argument(node, 1, "dim", 0))
@@ -361,18 +368,18 @@ RESHAPES = (
 
 
 @reads("cast", *CASTS)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     # `x.to(y)` passes a tensor that only lends its dtype
     return [Term("cast", (View(node.args[0], dims),))]
 
 
 @reads("reshape", *RESHAPES)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     if not _plainly(node, dims):
         return []
     return [Term("reshape", (plain(node.args[0]),), {"to": node.meta["val"].shape})]
 
 
 @reads("dropout", aten.dropout.default)
-def _(node: fx.Node, dims: Dims) -> list[Term]:
+def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("dropout", (View(node.args[0], dims),))]

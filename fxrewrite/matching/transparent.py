@@ -14,7 +14,7 @@ from torch import fx
 
 from ..guards.prover import prove_equal
 from ..guards.verdict import Verdict
-from .terms import CASTS, RESHAPES, Term, rank_of
+from .terms import CASTS, RESHAPES, CallNode, Term, rank_of
 from .value import View, is_tensor
 
 aten = torch.ops.aten
@@ -40,19 +40,19 @@ def _as_list(item: Any) -> list[int]:
     return [item] if isinstance(item, int) else list(item)
 
 
-def _unsqueezed(node: fx.Node, rank: int) -> list[int | None]:
+def _unsqueezed(node: CallNode, rank: int) -> list[int | None]:
     order: list[int | None] = list(range(rank))
     order.insert(node.args[1] % (rank + 1), None)
     return order
 
 
-def _squeezed(node: fx.Node, rank: int) -> list[int | None]:
+def _squeezed(node: CallNode, rank: int) -> list[int | None]:
     sizes = node.args[0].meta["val"].shape
     gone = [d % rank for d in _as_list(node.args[1]) if isinstance(sizes[d], int) and sizes[d] == 1]
     return [d for d in range(rank) if d not in gone]
 
 
-_ORDERS: dict[Any, Callable[[fx.Node, int], Order]] = {
+_ORDERS: dict[Any, Callable[[CallNode, int], Order]] = {
     aten.permute.default: lambda n, r: [d % r for d in n.args[1]],
     aten.transpose.int: lambda n, r: _swapped(r, n.args[1], n.args[2]),
     aten.t.default: lambda n, r: list(reversed(range(r))),
@@ -68,22 +68,29 @@ _ORDERS: dict[Any, Callable[[fx.Node, int], Order]] = {
 
 def rearranged(view: View) -> View | None:
     """The same value as a view of the node's input, where the node only rearranges dims."""
-    order_of = _ORDERS.get(view.node.target)
-    if order_of is None or not is_tensor(view.node.args[0]):
+    node: CallNode = view.node
+    order_of = _ORDERS.get(node.target)
+    if order_of is None or not is_tensor(node.args[0]):
         return None
-    source = view.node.args[0]
-    order = order_of(view.node, rank_of(source))
+    source = node.args[0]
+    order = order_of(node, rank_of(source))
     return View(source, tuple(None if d is None else order[d] for d in view.dims))
 
 
 # ----------------------------------------------------------------------------------- value-preserving
 
-_COPIES = (aten.alias.default, aten.detach.default, aten.contiguous.default, aten.clone.default, aten.lift_fresh_copy.default)
+_COPIES = (
+    aten.alias.default,
+    aten.detach.default,
+    aten.contiguous.default,
+    aten.clone.default,
+    aten.lift_fresh_copy.default,
+)
 
 
 def unchanged(view: View) -> View | None:
     """The same value as the node's input, where the node changes neither value, dtype nor shape."""
-    node = view.node
+    node: CallNode = view.node
     if node.op != "call_function" or not node.args or not is_tensor(node.args[0]):
         return None
     source = node.args[0]
@@ -104,7 +111,7 @@ def unchanged(view: View) -> View | None:
 
 def float_cast(view: View) -> View | None:
     """The input of a cast between floating dtypes (FP8 apart), whatever the direction."""
-    node = view.node
+    node: CallNode = view.node
     if node.target not in CASTS or not is_tensor(node.args[0]):
         return None
     source = node.args[0]
@@ -133,6 +140,11 @@ def same_sizes(node: fx.Node, source: fx.Node) -> bool:
 def same_leading_regroup(term: Term) -> bool:
     """Does a ``reshape`` term keep the last two dims, so that it only splits or merges leading ones?"""
     after, before = term.attrs["to"], term.args[0].shape
-    return len(after) >= 2 and len(before) >= 2 and all(
-        prove_equal(a, b, "").verdict is Verdict.PROVED for a, b in zip(after[-2:], before[-2:], strict=True)
+    return (
+        len(after) >= 2
+        and len(before) >= 2
+        and all(
+            prove_equal(a, b, "").verdict is Verdict.PROVED
+            for a, b in zip(after[-2:], before[-2:], strict=True)
+        )
     )

@@ -21,6 +21,7 @@ from .candidates import Candidate, new_site, refuted
 from .functional import functionalize_fresh_writes
 from .hazards import Hazards
 from .near_miss import near_misses
+from .opaque import opaque_sites
 from .options import Options
 from .select import one_per_place, select
 
@@ -50,7 +51,9 @@ def rewrite_graph(
 class _Pass:
     """One run over one graph."""
 
-    def __init__(self, gm: fx.GraphModule, rules: Sequence[Rule], options: Options, grad_enabled: bool) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, rules: Sequence[Rule], options: Options, grad_enabled: bool
+    ) -> None:
         self.gm, self.rules, self.options = gm, rules, options
         self.aliasing = Aliasing(gm.graph)
         self.matcher = Matcher(gm.graph, self.aliasing)
@@ -65,7 +68,7 @@ class _Pass:
 
     def run(self) -> list[Site]:
         found = list(self._matches())
-        missed = near_misses(self.matcher, self.rules, [c.match for c in found])
+        missed = near_misses(self.matcher, self.rules, [c.match for c in found]) + opaque_sites(self.gm.graph)
         for candidate in found:
             self._judge(candidate)
         # every replacement is built, so that selection knows which have a kernel
@@ -164,7 +167,9 @@ class _Pass:
                     site.judgements += tuple(judgements)
                     break
                 blocker = broken or unknown[0]
-                refusals.append(Refusal(implementation.name, blocker.detail or blocker.residual or blocker.guard))
+                refusals.append(
+                    Refusal(implementation.name, blocker.detail or blocker.residual or blocker.guard)
+                )
                 if broken is None:
                     code = Reason.UNPROVED
                 elif broken.evidence == MEASURED or broken.guard.startswith("ISA "):

@@ -49,6 +49,12 @@ def _keeps_layout(node: fx.Node, value: Any) -> bool:
     source = node.args[0].meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(source, torch.Tensor):
         return False
-    others = [a.meta["val"] for a in node.args[1:] if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor)]
-    dtype_kept = all(torch.promote_types(source.dtype, o.dtype) == source.dtype or o.dim() == 0 for o in others)
+    others = [
+        a.meta["val"]
+        for a in node.args[1:]
+        if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor)
+    ]
+    dtype_kept = all(
+        torch.promote_types(source.dtype, o.dtype) == source.dtype or o.dim() == 0 for o in others
+    )
     return dtype_kept and source.is_contiguous()

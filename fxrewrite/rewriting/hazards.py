@@ -34,7 +34,11 @@ class Hazards:
         for node in match.computed - {match.root}:
             outside = [user for user in node.users if user not in inside]
             if outside:
-                what = "returned by the graph" if outside[0].op == "output" else f"also used by {outside[0].name}"
+                what = (
+                    "returned by the graph"
+                    if outside[0].op == "output"
+                    else f"also used by {outside[0].name}"
+                )
                 return Reason.ESCAPES, f"{node.name}, an inner value of the site, is {what}"
         return None
 
@@ -42,7 +46,9 @@ class Hazards:
         """Is an operand written to after the site first read it, and before the replacement would?"""
         position, inside = self._aliasing.position, match.seen | {match.root}
         for operand in {view.node for view in match.operands.values()}:
-            first = min((position[user] for user in operand.users if user in inside), default=position[match.root])
+            first = min(
+                (position[user] for user in operand.users if user in inside), default=position[match.root]
+            )
             written = self._aliasing.written_between(operand, first, position[match.root])
             if written is not None:
                 return Reason.MUTATION, f"{written.name} is written to in place between the nodes of the site"

@@ -15,7 +15,9 @@ from .candidates import new_site, where
 REACH = 8
 
 
-def near_misses(matcher: Matcher, rules: Sequence[Rule], matches: Sequence[Match]) -> list[tuple[fx.Node, Site]]:
+def near_misses(
+    matcher: Matcher, rules: Sequence[Rule], matches: Sequence[Match]
+) -> list[tuple[fx.Node, Site]]:
     """A rejected site for every anchor that is fed by a matmul, feeds one, and is in no match."""
     covered = {node for match in matches for node in match.computed}
     sites: list[tuple[fx.Node, Site]] = []

@@ -30,7 +30,9 @@ class Options:
     def __post_init__(self) -> None:
         for name, allowed in (("then", THEN), ("on_unknown", ON_UNKNOWN)):
             if getattr(self, name) not in allowed:
-                raise UsageError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}")
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}"
+                )
         for rule in self.rules or ():
             if not isinstance(rule, Rule):
                 raise UsageError(f"rules: {rule!r} is not a Rule instance (write MyRule(), not MyRule)")
