@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
 from fxrewrite.guards import Guard, holds
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
+
+from .linear import is_bias
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
@@ -38,18 +41,23 @@ class Fp8Linear(Rule):
         if m["weight"].dtype not in FP8:
             return False
         # what is added after the product is a bias only if it is a vector along the output
-        return not m.has("out_bias") or (isinstance(m.bindings["out_bias"], View) and _is_vector(m["out_bias"]))
+        bias = m.bindings.get("out_bias")
+        return bias is None or (isinstance(bias, View) and is_bias(bias, m["weight"]))
 
     def guards(self, m: Match) -> Iterator[Guard]:
         x, root = m["x"], m.value
-        yield holds(x.dtype == root.dtype, "x has the output's dtype", f"x is {x.dtype}, the output {root.dtype}")
+        yield holds(
+            x.dtype == root.dtype, "x has the output's dtype", f"x is {x.dtype}, the output {root.dtype}"
+        )
         scaled_bias = m.has("out_scale") and m.has("bias")
         yield holds(not scaled_bias, "the bias is not scaled", "the output scale also multiplies the bias")
         scales = [n for n in ("scale", "divisor", "out_scale") if m.has(n)]
         yield holds(len(scales) <= 1, "one scale", f"more than one scale: {', '.join(scales)}")
         for name in scales:
             if isinstance(m.bindings[name], View) and name == "out_scale":
-                yield holds(_is_vector(m[name]), "the output scale is a number or a vector", f"scale {m[name].shape}")
+                yield holds(
+                    _is_vector(m[name]), "the output scale is a number or a vector", f"scale {m[name].shape}"
+                )
 
     def replace(self, op: Any, m: Match) -> Any:
         bias = m["bias"] if m.has("bias") else None

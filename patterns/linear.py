@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
 from fxrewrite.guards import Guard, holds, same_dtype
-from fxrewrite.matching import Match, Pattern, Rule, Vocabulary
+from fxrewrite.guards.prover import prove_equal
+from fxrewrite.guards.verdict import Verdict
+from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 
 aten = torch.ops.aten
 
@@ -28,7 +31,9 @@ class Linear(Rule):
         x, weight = m["x"], m["weight"]
         yield same_dtype({name: m[name] for name in ("x", "weight", "bias") if m.has(name)})
         yield holds(x.dtype.is_floating_point, "x is floating point", f"x is {x.dtype}")
-        yield holds(x.layout == weight.layout == torch.strided, "x and weight are strided", f"{weight.layout} weight")
+        yield holds(
+            x.layout == weight.layout == torch.strided, "x and weight are strided", f"{weight.layout} weight"
+        )
 
     def replace(self, op: Any, m: Match) -> Any:
         return op.fxrewrite.linear(m["x"], m["weight"], m["bias"] if m.has("bias") else None)
@@ -45,9 +50,15 @@ class BiasedLinear(Linear):
         if isinstance(bias, (int, float)) or m.root.meta["val"].dtype != m["x"].dtype:
             return False
         # a bias is a stored vector; what else may be added is a residual
-        vector = m["bias"].node.op in ("placeholder", "get_attr") and m["bias"].node.meta["val"].dim() == 1
-        return vector and m["weight"].node.op in ("placeholder", "get_attr")
+        stored = all(m[n].node.op in ("placeholder", "get_attr") for n in ("bias", "weight"))
+        return stored and m["bias"].node.meta["val"].dim() == 1 and is_bias(m["bias"], m["weight"])
 
     def replace(self, op: Any, m: Match) -> Any:
         bias = m["bias"].pick([m["bias"].rank - 1])
         return op.fxrewrite.linear(m["x"], m["weight"], bias)
+
+
+def is_bias(bias: View, weight: View) -> bool:
+    """Is ``bias``, as added to the output, a vector with an element for each of the weight's rows?"""
+    vector = all(isinstance(size, int) and size == 1 for size in bias.shape[:-1])
+    return vector and prove_equal(bias.shape[-1], weight.shape[0], "").verdict is Verdict.PROVED

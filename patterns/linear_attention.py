@@ -68,7 +68,14 @@ class RotaryReluAttention(_LinearAttention):
     """SANA-Video: rotary embeddings on the numerator's features, the normaliser from those before."""
 
     def pattern(
-        self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, norm_q: Pattern, norm_k: Pattern, eps: Pattern
+        self,
+        op: Vocabulary,
+        q: Pattern,
+        k: Pattern,
+        v: Pattern,
+        norm_q: Pattern,
+        norm_k: Pattern,
+        eps: Pattern,
     ) -> Pattern:
         attended = (q @ (k.mT @ v)) / (norm_q @ op.sum(norm_k, dim=-2).mT + eps)
         return op.any_of(attended, attended.mT)

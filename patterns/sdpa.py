@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
 from fxrewrite.guards import Guard, holds, same_dtype, same_shape
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
@@ -33,7 +34,9 @@ class FusedAttention(Rule):
         yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
         if m.has("mask"):
             mask = m["mask"]
-            yield holds(mask.rank <= q.rank, "the mask's rank is at most the query's", f"mask of rank {mask.rank}")
+            yield holds(
+                mask.rank <= q.rank, "the mask's rank is at most the query's", f"mask of rank {mask.rank}"
+            )
 
     def replace(self, op: Any, m: Match) -> Any:
         root = m.root.meta["val"]
@@ -78,7 +81,9 @@ class WrittenAttention(Rule):
         q, k, v = m["q"], m["k"], m["v"]
         yield same_dtype({"query": q, "key": k, "value": v, "output": m.value})
         yield holds(q.dtype.is_floating_point, "floating point", f"query is {q.dtype}")
-        yield holds(q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}")
+        yield holds(
+            q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}"
+        )
         yield holds(2 <= q.rank <= 4, "rank 2 to 4", f"rank {q.rank}")
         yield same_shape(q.shape[:-2], k.shape[:-2], "query and key share batch and heads")
         yield same_shape(q.shape[:-2], v.shape[:-2], "query and value share batch and heads")
@@ -124,7 +129,7 @@ class _Mask:
 
 @dataclass
 class _Scores:
-    """The steps between q·kᵀ and the softmax, summed up: scale · s + biases, or ``fill`` where not ``keep``."""
+    """The steps between q·kᵀ and the softmax, summed up: scale·s + biases, or ``fill`` where not ``keep``."""
 
     scale: float = 1.0
     biases: list[_Mask] = field(default_factory=list)

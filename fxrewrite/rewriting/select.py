@@ -45,11 +45,15 @@ def one_per_place(candidates: list[Candidate]) -> list[Candidate]:
     A linear followed by a bias is one site, not two; nor is the linear alone a second, rejected one.
     """
     ranked = sorted(candidates, key=lambda c: (c.site.matched, len(c.nodes)), reverse=True)
-    owner: dict[tuple[str, object], Candidate] = {}
+    nodes: dict[str, set[object]] = {}
+    roots: dict[str, set[object]] = {}
     kept = []
     for candidate in ranked:
-        keys = [(candidate.site.kind, node) for node in candidate.nodes]
-        if not any(key in owner for key in keys):
-            owner.update(dict.fromkeys(keys, candidate))
+        inner = nodes.setdefault(candidate.site.kind, set())
+        ends = roots.setdefault(candidate.site.kind, set())
+        # nested, not merely sharing a decoded weight
+        if candidate.match.root not in inner and not ends & candidate.nodes:
+            inner |= candidate.nodes
+            ends.add(candidate.match.root)
             kept.append(candidate)
     return [candidate for candidate in candidates if candidate in kept]
