@@ -17,7 +17,7 @@
 // or with BF16 dot products pairs of bf16 (k, k + 1), the last one zero-padded.
 //
 // Blocking is the caller's: pack what stays in L2 (256 KiB is good), and use it for all rows.
-// For another end of the sums than an fp32 C, multiply_panel takes a sink: see sink.inl.h.
+// For another end of the sums than an fp32 C, multiply_panel and multiply_panels take a sink: see sink.inl.h.
 #pragma once
 
 #include "base.h"
@@ -69,6 +69,21 @@ static void multiply(float* c, int64_t ldc, const T* a, int64_t lda, const void*
     else
       multiply_panel<Isa>(a, lda, panel, m, columns, k, StoreTo<Isa>{c + n0, ldc});
     panel += panel_depth<Isa, T>(k) * width;
+  }
+}
+
+// All of A times several panels, n columns: each few rows of A meet all panels while they are in L1.
+template <class Isa, class T, class Sink>
+static void multiply_panels(const T* a, int64_t lda, const void* packed, int64_t m, int64_t n, int64_t k,
+                            const Sink& sink) {
+  for (int64_t row = 0; row < m; row += Isa::tile_rows) {
+    const int64_t rows = smaller(m - row, Isa::tile_rows);
+    auto* panel = static_cast<const typename Isa::template Panel<T>*>(packed);
+    for (int64_t n0 = 0; n0 < n; n0 += Isa::panel) {
+      const int64_t width = panel_width<Isa>(n, n0), columns = smaller(n - n0, width);
+      multiply_panel<Isa>(a + row * lda, lda, panel, rows, columns, k, sink.at(row, n0));
+      panel += panel_depth<Isa, T>(k) * width;
+    }
   }
 }
 

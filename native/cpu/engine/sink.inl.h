@@ -1,6 +1,6 @@
 // Sinks: where the tiles of a product go. A sink is called once for each vector of sums,
 //   sink(row, column, sums, count)   count <= lanes columns are valid
-// and inlined into the tile kernel: this is the engine's epilogue.
+// and inlined into the tile kernel: this is the engine's epilogue. `at` is the sink of a part of the product.
 #pragma once
 
 #include "base.h"
@@ -12,6 +12,8 @@ template <class Isa>
 struct StoreTo {
   float* c;
   int64_t stride;
+
+  FX_MEMBER StoreTo at(int64_t row, int64_t column) const { return {c + row * stride + column, stride}; }
 
   FX_MEMBER void operator()(int64_t row, int64_t column, typename Isa::F32 sums, int count) const {
     float* to = c + row * stride + column;
@@ -27,6 +29,8 @@ template <class Isa>
 struct AddTo {
   float* c;
   int64_t stride;
+
+  FX_MEMBER AddTo at(int64_t row, int64_t column) const { return {c + row * stride + column, stride}; }
 
   FX_MEMBER void operator()(int64_t row, int64_t column, typename Isa::F32 sums, int count) const {
     float* to = c + row * stride + column;
@@ -48,6 +52,16 @@ struct Finish {
   int64_t scale_stride;  // 0 or 1
   const float* earlier;  // or null
   int64_t earlier_stride;
+
+  FX_MEMBER Finish at(int64_t row, int64_t column) const {
+    return {y + row * stride + column,
+            stride,
+            bias == nullptr ? nullptr : bias + column,
+            scale == nullptr ? nullptr : scale + column * scale_stride,
+            scale_stride,
+            earlier == nullptr ? nullptr : earlier + row * earlier_stride + column,
+            earlier_stride};
+  }
 
   FX_MEMBER void operator()(int64_t row, int64_t column, typename Isa::F32 sums, int count) const {
     if (earlier != nullptr) sums = sums + Isa::load(earlier + row * earlier_stride + column, count);

@@ -21,13 +21,7 @@ struct LinearProblem {
 
 template <class Isa, class X, class W>
 FX_INLINE Finish<Isa, X> finish_at(const LinearProblem<X, W>& p, int64_t row, int64_t column) {
-  return {p.y + row * p.n + column,
-          p.n,
-          p.bias == nullptr ? nullptr : p.bias + column,
-          p.scale == nullptr ? nullptr : p.scale + column * p.scale_stride,
-          p.scale_stride,
-          nullptr,
-          0};
+  return Finish<Isa, X>{p.y, p.n, p.bias, p.scale, p.scale_stride, nullptr, 0}.at(row, column);
 }
 
 template <class Isa, class X, class W>
@@ -41,59 +35,61 @@ static void linear_by_dots(const LinearProblem<X, W>& p, const Parallel& pool) {
   });
 }
 
-// Rows [row, row + rows) of one panel of columns: pack a block of k, multiply all rows by it, next block.
+// Rows [row, row + rows) of columns [column, column + columns): pack a block of k, multiply all rows by it,
+// next block.
 template <class Isa, class X, class W>
-static void linear_panel(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t k_block) {
-  using Element = typename Isa::template Panel<X>;
-  const int64_t width = panel_width<Isa>(p.n, column), columns = smaller(p.n - column, width);
-  auto* panel =
-      static_cast<Element*>(scratch(Scratch::panel, gemm::packed_bytes<Isa, X>(smaller(k_block, p.k), width)));
+static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                         int64_t k_block) {
+  const int64_t width = round_up(columns, column_unit);
+  void* packed = scratch(Scratch::panel, gemm::packed_bytes<Isa, X>(smaller(k_block, p.k), columns));
   float* sums = nullptr;
   if (k_block < p.k)
     sums = static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(rows * width)));
 
-  const X* x = p.x + row * p.x_stride;
-  const W* weight = p.weight + column * p.weight_stride_n;
-  int64_t k = 0;
-  for (; p.k - k > k_block; k += k_block) {
-    pack_panel<Isa>(panel, width, weight + k * p.weight_stride_k, p.weight_stride_n, p.weight_stride_k, k_block,
-                    columns);
-    if (k == 0)
-      gemm::multiply_panel<Isa>(x, p.x_stride, panel, rows, columns, k_block, StoreTo<Isa>{sums, width});
-    else
-      gemm::multiply_panel<Isa>(x + k, p.x_stride, panel, rows, columns, k_block, AddTo<Isa>{sums, width});
+  for (int64_t k = 0; k == 0 || k < p.k; k += k_block) {
+    const int64_t depth = smaller(p.k - k, k_block);
+    const X* x = p.x + row * p.x_stride + k;
+    const W* weight = p.weight + column * p.weight_stride_n + k * p.weight_stride_k;
+    gemm::pack<Isa, X>(packed, weight, p.weight_stride_n, p.weight_stride_k, depth, columns);
+    if (p.k - k <= k_block) {
+      Finish<Isa, X> finish = finish_at<Isa>(p, row, column);
+      finish.earlier = sums;
+      finish.earlier_stride = width;
+      gemm::multiply_panels<Isa>(x, p.x_stride, packed, rows, columns, depth, finish);
+    } else if (k == 0) {
+      gemm::multiply_panels<Isa>(x, p.x_stride, packed, rows, columns, depth, StoreTo<Isa>{sums, width});
+    } else {
+      gemm::multiply_panels<Isa>(x, p.x_stride, packed, rows, columns, depth, AddTo<Isa>{sums, width});
+    }
   }
-  pack_panel<Isa>(panel, width, weight + k * p.weight_stride_k, p.weight_stride_n, p.weight_stride_k, p.k - k, columns);
-  Finish<Isa, X> finish = finish_at<Isa>(p, row, column);
-  finish.earlier = sums;
-  finish.earlier_stride = width;
-  gemm::multiply_panel<Isa>(x + k, p.x_stride, panel, rows, columns, p.k - k, finish);
 }
 
-// The most k that one panel holds: what stays in L2. For float inputs less, as BLAS libraries do: the
-// rounding error of a sum grows with its length, and nothing coarser hides it.
+// The most k that one panel holds. For float inputs less, as BLAS libraries do: the rounding error of a sum
+// grows with its length, and nothing coarser hides it.
 template <class Isa, class X>
 constexpr int64_t deepest_panel() {
-  constexpr int64_t panel_bytes = 256 << 10, row_bytes = Isa::panel * sizeof(typename Isa::template Panel<X>);
+  constexpr int64_t panel_bytes = 128 << 10, row_bytes = Isa::panel * sizeof(typename Isa::template Panel<X>);
   return sizeof(X) == sizeof(float) ? 192 : panel_bytes / row_bytes * Isa::template k_step<X>;
 }
 
 template <class Isa, class X, class W>
 static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool) {
-  constexpr int64_t deepest = deepest_panel<Isa, X>(), rows_at_once = 4096, fewest_rows = 96;
+  constexpr int64_t deepest = deepest_panel<Isa, X>(), rows_at_once = 2048, fewest_rows = 96, most_columns = 256;
   // Equal blocks of k, a multiple of every vector.
   const int64_t k_block = round_up(divide_up(larger(p.k, 1), divide_up(larger(p.k, 1), deepest)), 64);
 
   // Threads share columns; rows only where there are fewer panels than threads.
-  const int64_t panels = divide_up(p.n, Isa::panel);
-  int64_t parts = divide_up(pool.threads, panels);
-  parts = larger(smaller(parts, p.m / fewest_rows), divide_up(p.m, rows_at_once));
+  const int64_t panels = divide_up(p.n, Isa::panel), together = most_columns / Isa::panel;
+  const int64_t columns = Isa::panel * larger(smaller(panels / pool.threads, together), 1);
+  const int64_t blocks = divide_up(p.n, columns);
+  int64_t parts = smaller(divide_up(pool.threads, blocks), p.m / fewest_rows);
+  parts = larger(parts, divide_up(p.m, rows_at_once));
   const int64_t rows = round_up(divide_up(p.m, parts), Isa::tile_rows);
   parts = divide_up(p.m, rows);
-  parallel_for(pool, panels * parts, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(pool, blocks * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task % parts * rows, column = task / parts * Isa::panel;
-      linear_panel<Isa>(p, row, smaller(p.m - row, rows), column, k_block);
+      const int64_t row = task % parts * rows, column = task / parts * columns;
+      linear_block<Isa>(p, row, smaller(p.m - row, rows), column, smaller(p.n - column, columns), k_block);
     }
   });
 }
