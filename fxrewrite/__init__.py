@@ -9,96 +9,31 @@ or ``torch.compile(model, backend="fxrewrite")``, or on the command line ``fxrew
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any
 
-from .errors import CaptureError, FxrewriteError, UsageError, require_torch
-
-require_torch()
-
-from torch import nn  # noqa: E402
-from torch.export import ExportedProgram  # noqa: E402
-
-from . import ops  # noqa: E402
-from .matching import Rule  # noqa: E402
-from .quality import quality  # noqa: E402
-from .report import Report, Site  # noqa: E402
+from .errors import CaptureError, FxrewriteError, UnsupportedTorchError, UsageError, require_torch
 
 __version__ = "0.1.0"
 
+_unsupported: UnsupportedTorchError | None = None
+try:
+    require_torch()
+except UnsupportedTorchError as error:
+    # told by whoever uses the package, so that the command line can say it in one line
+    _unsupported = error
 
-@overload
-def rewrite(model: ExportedProgram, **options: Any) -> ExportedProgram: ...
-
-
-@overload
-def rewrite(
-    model: nn.Module,
-    args: Sequence[Any] = ...,
-    kwargs: Mapping[str, Any] | None = ...,
-    *,
-    inplace: bool = ...,
-    **options: Any,
-) -> nn.Module: ...
-
-
-def rewrite(
-    model: nn.Module | ExportedProgram,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    inplace: bool = False,
-    **options: Any,
-) -> nn.Module | ExportedProgram:
-    """``model`` with its sites replaced by faster operators.
-
-    With example ``args`` / ``kwargs`` the model is captured at once (on fake tensors: nothing is
-    computed), and ``.report`` says what will be replaced; without, at the first call. Other inputs
-    than the examples are fine: shapes, dtypes and flags are checked at every call.
-
-    The result is a copy of the model's structure on the *same* parameters and buffers; ``model`` is
-    not changed. With ``inplace=True`` the model's own ``forward`` is patched and the model itself
-    returned, so that ``pipe.transformer`` or ``model.generate`` profit; ``restore`` undoes it.
-
-    An ExportedProgram becomes another ExportedProgram (no example inputs: it has its own).
-
-    ``options``: ``then`` ("eager" or "inductor": what runs the rewritten graph), ``on_unknown``
-    ("dispatch" or "reject": what to do with a site whose conditions cannot be proved), ``rules``
-    (a sequence of Rule instances in place of ``fxrewrite.patterns.DEFAULT``).
-
-    Raises UsageError for a wrong argument or option, CaptureError for a model that cannot be
-    captured at all.
-    """
-    from .exported import rewrite_exported
-    from .module import rewrite_module
-    from .rewriting import make_options
-
-    if isinstance(model, ExportedProgram):
-        if args or kwargs or inplace:
-            raise UsageError("an ExportedProgram has its own example inputs, and is never rewritten in place")
-        return rewrite_exported(model, make_options(options))
-    return rewrite_module(model, args, kwargs, make_options(options), inplace=inplace)
+if TYPE_CHECKING or _unsupported is None:
+    from . import ops
+    from .api import analyze, restore, rewrite
+    from .matching import Rule
+    from .quality import quality
+    from .report import Report, Site
 
 
-def restore(model: nn.Module) -> nn.Module:
-    """Undo ``rewrite(model, inplace=True)``; returns the model. Raises UsageError if it is not rewritten."""
-    from .module import restore_module
-
-    return restore_module(model)
-
-
-def analyze(
-    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
-) -> Report:
-    """The report of what ``rewrite`` would do, from a dry run: nothing is computed or changed.
-
-    The model may be on the meta device: it is then analysed as if on the CPU. Options and errors
-    are those of ``rewrite``.
-    """
-    from .module import analyze_module
-    from .rewriting import make_options
-
-    return analyze_module(model, args, kwargs, make_options(options))
+def __getattr__(name: str) -> Any:
+    if _unsupported is not None and name in __all__:
+        raise _unsupported
+    raise AttributeError(f"module 'fxrewrite' has no attribute {name!r}")
 
 
 __all__ = [

@@ -156,6 +156,12 @@ def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
     return None
 
 
+def computing() -> contextlib.AbstractContextManager[Any]:
+    """A context in which operators on real tensors compute, a surrounding fake mode notwithstanding."""
+    context: contextlib.AbstractContextManager[Any] = torch._subclasses.fake_tensor.unset_fake_temporarily()
+    return context
+
+
 # ------------------------------------------------------------------------------------------- dry run
 
 
@@ -207,8 +213,16 @@ def run_fake(call: FakeCall, backend: Callable[..., Any]) -> str | None:
         with call.mode:
             call.model(*call.args, **call.kwargs)
     except Exception as error:  # whatever stops the dry run is what it reports
-        return f"{type(error).__name__}: {first_line(error)}"
+        cause = root_cause(error)
+        return f"{type(cause).__name__}: {first_line(cause)}"
     return None
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The exception that Dynamo wrapped into its own, which says what was wrong."""
+    while isinstance(error, torch._dynamo.exc.TorchDynamoException) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -205,7 +205,7 @@ def _unpack(result: Any, text: str) -> Target:
 def _is_model(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.nn.Module)
+    return isinstance(value, (torch.nn.Module, torch.export.ExportedProgram))
 
 
 def _kind(value: Any) -> str:
@@ -214,8 +214,6 @@ def _kind(value: Any) -> str:
 
 def _hint(value: Any) -> str:
     """Where ``value`` holds models, as a hint: a pipeline is returned for its transformer."""
-    if type(value).__name__ == "ExportedProgram":
-        return "; return its .module(), with its inputs"
     held = [name for name, part in getattr(value, "__dict__", {}).items() if _is_model(part)]
     return f"; return one of its modules: {', '.join(held[:8])}" if held else ""
 

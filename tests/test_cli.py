@@ -283,9 +283,6 @@ def test_an_error_of_a_real_run_is_one_line():
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the package checks torch as it is imported, before the command line runs"
-)
 def test_a_missing_torch_is_named_in_one_line():
     code = "import sys; sys.modules['torch'] = None"
     done = run_process(script("sites", "models.py:build", code=code))
