@@ -11,6 +11,7 @@ import contextlib
 import copy
 import gc
 import operator
+import re
 import types
 import weakref
 from collections import Counter
@@ -65,7 +66,8 @@ def first_line(error: BaseException) -> str:
 
 def from_exported(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program with a functional graph in which composites are still whole."""
-    return program.run_decompositions({})
+    decomposed: torch.export.ExportedProgram = program.run_decompositions({})
+    return decomposed
 
 
 @contextlib.contextmanager
@@ -100,17 +102,17 @@ def _inline_regions(gm: fx.GraphModule) -> None:
             continue
         body = cast(fx.GraphModule, getattr(gm, body_ref.target))
         environment = dict(zip(body.graph.find_nodes(op="placeholder"), args, strict=True))
+        results: Any = None
         with gm.graph.inserting_before(node):
-            results = None
             for inner in body.graph.nodes:
                 if inner.op == "output":
-                    results = fx.map_arg(inner.args[0], lambda n: environment[n])
+                    results = fx.map_arg(inner.args[0], environment.__getitem__)
                 elif inner.op == "get_attr":
                     name = f"{body_ref.target}.{inner.target}"
                     environment[inner] = gm.graph.get_attr(name)
                     environment[inner].meta.update(inner.meta)
                 elif inner.op != "placeholder":
-                    environment[inner] = gm.graph.node_copy(inner, lambda n: environment[n])
+                    environment[inner] = gm.graph.node_copy(inner, environment.__getitem__)
         for user in list(node.users):
             if user.target is operator.getitem:
                 user.replace_all_uses_with(results[user.args[1]])
@@ -213,16 +215,19 @@ def run_fake(call: FakeCall, backend: Callable[..., Any]) -> str | None:
         with call.mode:
             call.model(*call.args, **call.kwargs)
     except Exception as error:  # whatever stops the dry run is what it reports
-        cause = root_cause(error)
-        return f"{type(cause).__name__}: {first_line(cause)}"
+        return _what_was_wrong(error)
     return None
 
 
-def root_cause(error: BaseException) -> BaseException:
-    """The exception that Dynamo wrapped into its own, which says what was wrong."""
+_INNER = re.compile(r"got (?P<type>\w+)\((?P<quote>['\"])(?P<text>.*)(?P=quote)\)\s*$", re.MULTILINE)
+
+
+def _what_was_wrong(error: BaseException) -> str:
+    """The error that the model itself would raise, out of what Dynamo wrapped around it."""
     while isinstance(error, torch._dynamo.exc.TorchDynamoException) and error.__cause__ is not None:
         error = error.__cause__
-    return error
+    inner = _INNER.search(str(error))
+    return f"{inner['type']}: {inner['text']}" if inner else f"{type(error).__name__}: {first_line(error)}"
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
