@@ -1,5 +1,7 @@
 """Every counted site is in the report, matched or rejected with a reason."""
 
+import functools
+
 import torch
 
 from tests.support.subject import site_counts
@@ -7,6 +9,7 @@ from tests.support.subject import site_counts
 from .params import models
 
 
+@functools.cache
 def _report(model):
     import fxrewrite
 
