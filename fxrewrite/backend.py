@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -45,14 +45,15 @@ def compile_graph(
 ) -> Compiled:
     """Rewrite one Dynamo graph and add what was found to ``report``.
 
-    The result runs the rewritten graph, or the original under ``quality("exact")``, where no site
-    matched, and where ``apply`` is False (the dry run).
+    The result runs the rewritten graph (the original's, lowered, where no site matched), and the
+    original as it is under ``quality("exact")`` and where ``apply`` is False (the dry run).
     """
     weights = frozenset(id(t) for t in example_inputs if isinstance(t, torch.nn.Parameter))
     rewritten = _rewritten(gm, options, report, weights)
-    if not apply or rewritten is None:
-        return gm.forward if not apply or options.then == "eager" else _lower(gm, example_inputs, options)
-    fast, exact = _lower(rewritten, example_inputs, options), gm.forward
+    as_is: Compiled = gm.forward
+    if not apply or (rewritten is None and options.then == "eager"):
+        return as_is
+    fast, exact = _lower(rewritten or gm, example_inputs, options), as_is
 
     def run(*inputs: Any) -> Any:
         return exact(*inputs) if is_exact() else fast(*inputs)
@@ -84,7 +85,8 @@ def default_rules(options: Options) -> Sequence[Any]:
         return options.rules
     from .patterns import DEFAULT
 
-    return DEFAULT
+    rules: Sequence[Any] = DEFAULT
+    return rules
 
 
 def _lower(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Compiled:
@@ -93,5 +95,4 @@ def _lower(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options) 
         return forward
     from torch._inductor.compile_fx import compile_fx
 
-    compiled: Compiled = compile_fx(gm, list(example_inputs))
-    return compiled
+    return cast(Compiled, compile_fx(gm, list(example_inputs)))

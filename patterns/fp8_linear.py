@@ -63,6 +63,8 @@ class Fp8Linear(Rule):
         bias = m["bias"] if m.has("bias") else None
         if m.has("out_bias"):
             bias = m["out_bias"].pick([m["out_bias"].rank - 1])
+            if bias.dtype != m["x"].dtype:  # narrower, or the sum would not have the dtype of x
+                bias = op.aten.to.dtype(bias, m["x"].dtype)
         return op.fxrewrite.fp8_linear(m["x"], m["weight"], self._scale(op, m), bias)
 
     def _scale(self, op: Any, m: Match) -> Any:

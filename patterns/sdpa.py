@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from fxrewrite.guards import Guard, holds, same_dtype, same_shape
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import APPLIED_TO, Match, Pattern, Rule, View, Vocabulary
+from fxrewrite.matching.constants import MaskKind, mask_kind
+from fxrewrite.matching.terms import rounded
 
 
 class FusedAttention(Rule):
@@ -22,6 +24,16 @@ class FusedAttention(Rule):
 
     def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, mask: Pattern) -> Pattern:
         return op.sdpa(q, k, v, mask)
+
+    def refine(self, m: Match) -> Match:
+        grouped = m if m.attrs["enable_gqa"] else m.ungrouped("k", "v")
+        if grouped is not m:
+            m = replace(grouped, attrs={**m.attrs, "enable_gqa": True})
+        kind = _constant_kind(m, m["mask"], m.value.dtype) if m.has("mask") else None
+        if kind is None:
+            return m
+        attrs = {**m.attrs, "is_causal": kind is MaskKind.CAUSAL}
+        return replace(m, bindings={**m.bindings, "mask": None}, attrs=attrs)
 
     def guards(self, m: Match) -> Iterator[Guard]:
         q, k, v = m["q"], m["k"], m["v"]
@@ -110,21 +122,22 @@ class WrittenAttention(Rule):
 
 @dataclass
 class _Mask:
-    """A mask or bias, and the leading dims of the scores that it was applied to."""
+    """A mask or bias, the leading dims of the scores that it was applied to, and their dtype with it."""
 
     view: View
     frame: tuple[Any, ...]
+    dtype: torch.dtype
     factor: float = 1.0
 
     def in_frame(self, op: Any, frame: tuple[Any, ...]) -> Any:
         """The mask for scores whose leading dims are split or merged into ``frame``."""
-        if len(frame) == len(self.frame):
+        if _same_sizes(frame, self.frame):
             return self.view
         return op.reshaped(self.view, (*frame, *self.view.shape[-2:]))
 
     def fits(self, frame: tuple[Any, ...]) -> bool:
         """Can it be brought into ``frame`` without expanding it?"""
-        return len(frame) == len(self.frame) or _same_sizes(self.view.shape[:-2], self.frame)
+        return _same_sizes(frame, self.frame) or _same_sizes(self.view.shape[:-2], self.frame)
 
 
 @dataclass
@@ -132,6 +145,7 @@ class _Scores:
     """The steps between q·kᵀ and the softmax, summed up: scale·s + biases, or ``fill`` where not ``keep``."""
 
     scale: float = 1.0
+    offset: float = 0.0
     biases: list[_Mask] = field(default_factory=list)
     keep: _Mask | None = None
     inverted: bool = False
@@ -145,11 +159,14 @@ class _Scores:
         if self.keep is not None:
             keep = self.keep.in_frame(op, frame)
             return op.aten.logical_not(keep) if self.inverted else keep
+        parts = [(bias, bias.in_frame(op, frame)) for bias in self.biases]
+        if len(parts) > 1 or any(bias.factor != 1.0 for bias, _ in parts):
+            # they were added to scores that may be of a wider dtype than they are
+            parts = [(bias, op.aten.to.dtype(part, bias.dtype)) for bias, part in parts]
         total: Any = None
-        for bias in self.biases:
-            part = bias.in_frame(op, frame)
-            part = part if bias.factor == 1.0 else op.aten.mul.Tensor(part, bias.factor)
-            total = part if total is None else op.aten.add.Tensor(total, part)
+        for bias, part in parts:
+            scaled = part if bias.factor == 1.0 else op.aten.mul.Tensor(part, bias.factor)
+            total = scaled if total is None else op.aten.add.Tensor(total, scaled)
         return total
 
 
@@ -158,12 +175,13 @@ def _scores(m: Match) -> _Scores:
     for step, bound in m.steps:
         applied_to = bound.get(APPLIED_TO)
         frame = tuple(applied_to.shape[:-2] if isinstance(applied_to, View) else m["q"].shape[:-2])
+        dtype = applied_to.dtype if isinstance(applied_to, View) else m.value.dtype
         if step == "scale":
-            _apply_scale(found, bound["by"])
+            _apply_scale(found, bound["by"], dtype)
         elif step == "bias":
-            _apply_bias(found, bound, frame)
+            _apply_bias(found, bound, frame, dtype)
         elif step in ("fill", "keep", "drop"):
-            _apply_fill(found, bound, frame, inverted=step != "keep")
+            _apply_fill(found, bound, frame, dtype, inverted=step != "keep")
         if step in ("bias", "fill", "keep", "drop"):
             found.frame = max(found.frame or (), frame, key=len)
     if found.frame is not None and len(found.frame) > 2:
@@ -180,29 +198,36 @@ def _same_sizes(left: Any, right: Any) -> bool:
     )
 
 
-def _apply_scale(found: _Scores, by: Any) -> None:
+def _apply_scale(found: _Scores, by: Any, dtype: torch.dtype) -> None:
     if isinstance(by, View):
         found.problem = f"the scale is a tensor of shape {list(by.shape)}, not a number"
         return
     found.scale *= by
+    found.offset *= by
     for bias in found.biases:
         bias.factor *= by
     if found.fill is not None:
-        found.fill *= by
+        found.fill = rounded(found.fill * by, dtype)
 
 
-def _apply_bias(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...]) -> None:
+def _apply_bias(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...], dtype: torch.dtype) -> None:
     mask = bound["mask"]
     if not isinstance(mask, View):
-        return  # a number added to every score does not change their softmax
+        # added to every score it does not change their softmax; what replaces scores later is not shifted
+        found.offset += mask if found.keep is None else 0.0
+        if not math.isfinite(mask):
+            found.problem = f"{mask} is added to the scores"
+        return
     if found.keep is not None:
         found.problem = "a bias is added to scores that are already masked"
     elif mask.dtype == torch.bool or not mask.dtype.is_floating_point:
         found.problem = f"the bias is {mask.dtype}"
-    found.biases.append(_Mask(mask, frame))
+    found.biases.append(_Mask(mask, frame, torch.promote_types(mask.dtype, dtype)))
 
 
-def _apply_fill(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...], *, inverted: bool) -> None:
+def _apply_fill(
+    found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...], dtype: torch.dtype, *, inverted: bool
+) -> None:
     value, mask = bound["value"], bound["mask"]
     if isinstance(value, View) or not isinstance(mask, View):
         found.problem = "masked scores are replaced by a tensor"
@@ -211,12 +236,20 @@ def _apply_fill(found: _Scores, bound: dict[str, Any], frame: tuple[Any, ...], *
     elif mask.dtype != torch.bool:
         found.problem = f"the mask is {mask.dtype}"
     else:
-        applied_to = bound[APPLIED_TO]
-        dtype = applied_to.dtype if isinstance(applied_to, View) else torch.float64
-        found.keep, found.inverted = _Mask(mask, frame), inverted
-        found.fill = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+        found.keep, found.inverted = _Mask(mask, frame, dtype), inverted
+        found.fill = rounded(value, dtype) - found.offset
         if math.isnan(found.fill):
             found.problem = "masked scores become NaN"
+
+
+def _constant_kind(m: Match, mask: View, scores_dtype: torch.dtype) -> MaskKind | None:
+    """What the mask lets through, where no input decides it and it is none or causal."""
+    value = m.constants.value(mask)
+    if value is None:
+        return None
+    # half the lowest number swamps every score
+    dropped = torch.finfo(scores_dtype).min / 2
+    return mask_kind(value, m["q"].shape[-2], m["k"].shape[-2], dropped)
 
 
 def _with_heads(view: View) -> View:

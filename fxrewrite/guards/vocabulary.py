@@ -102,7 +102,8 @@ def conjunction(judgements: Sequence[Judgement], name: str) -> Judgement:
     residual = [j.residual for j in judgements if j.verdict is Verdict.UNKNOWN]
     if residual:
         return Judgement(name, Verdict.UNKNOWN, residual=" and ".join(dict.fromkeys(residual)))
-    return Judgement(name, Verdict.PROVED, ", ".join(dict.fromkeys(j.evidence for j in judgements)))
+    evidence = ", ".join(dict.fromkeys(j.evidence for j in judgements))
+    return Judgement(name, Verdict.PROVED, evidence or "static")
 
 
 def short(dtype: torch.dtype) -> str:

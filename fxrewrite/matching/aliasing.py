@@ -84,11 +84,40 @@ def _written_arguments(node: fx.Node) -> list[fx.Node]:
 def _aliased_argument(node: fx.Node) -> fx.Node | None:
     """The first input that the result of ``node`` may share memory with."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None or not any(r.alias_info is not None for r in schema.returns):
-        return None
-    for argument, value in _arguments(node):
-        if argument.alias_info is not None:
-            nodes = _nodes_in(value)
-            if nodes and isinstance(nodes[0].meta.get("val"), (torch.Tensor, list, tuple)):
-                return nodes[0]
-    return None
+    if schema is not None and any(r.alias_info is not None for r in schema.returns):
+        for argument, value in _arguments(node):
+            if argument.alias_info is not None:
+                nodes = _nodes_in(value)
+                if nodes and isinstance(nodes[0].meta.get("val"), (torch.Tensor, list, tuple)):
+                    return nodes[0]
+    # Composite operators do not declare it where they hand on their input: `type_as`, a trivial
+    # `einsum`. What was seen at the tracing tells, except that fake dropout is a copy.
+    if node.target in _SWITCHABLE and isinstance(node.args[0], fx.Node):
+        return node.args[0]
+    held = _memory(node)
+    return next((source for source in node.all_input_nodes if held & _memory(source)), None)
+
+
+# Where they are switched off, they return their input.
+_SWITCHABLE = (
+    torch.ops.aten.dropout.default,
+    torch.ops.aten.alpha_dropout.default,
+    torch.ops.aten.feature_dropout.default,
+    torch.ops.aten.feature_alpha_dropout.default,
+)
+
+
+def shares_memory(left: fx.Node, right: fx.Node) -> bool:
+    """Are the traced values of both nodes in the same memory?"""
+    return not _memory(left).isdisjoint(_memory(right))
+
+
+def _memory(node: fx.Node) -> set[int]:
+    """The storages of the traced values of ``node``."""
+    values = node.meta.get("val")
+    tensors = values if isinstance(values, (list, tuple)) else [values]
+    return {
+        t.untyped_storage()._cdata
+        for t in tensors
+        if isinstance(t, torch.Tensor) and t.layout is torch.strided
+    }

@@ -16,7 +16,9 @@ import torch
 from torch import fx
 
 from .aliasing import Aliasing
+from .constants import Constants
 from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Swapped, Variable
+from .repeated import passed_between, unrepeated
 from .terms import OPERATORS, Term, readings
 from .transparent import float_cast, rearranged, same_leading_regroup, unchanged
 from .value import View, is_tensor, plain
@@ -42,6 +44,7 @@ class Match:
 
     root: fx.Node
     aliasing: Aliasing
+    constants: Constants
     value: View
     bindings: dict[str, Binding] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
@@ -64,6 +67,21 @@ class Match:
         """The number captured as ``name``."""
         found = self.bindings.get(name)
         return default if found is None or isinstance(found, View) else float(found)
+
+    def ungrouped(self, *names: str) -> Match:
+        """The match with these tensors, if each had its heads (dim -3) repeated, bound to what was repeated."""
+        bindings, seen = dict(self.bindings), set(self.seen)
+        for name in names:
+            repeated = self[name]
+            source = unrepeated(repeated, -3) if repeated.rank == 4 else None
+            if source is None:
+                return self
+            passed = passed_between(repeated, source)
+            if any(map(self.aliasing.is_mutated, passed)):
+                return self
+            bindings[name] = source
+            seen |= passed
+        return replace(self, bindings=bindings, seen=frozenset(seen))
 
     def narrowed(self, *names: str) -> Match:
         """The match with these tensors bound to what was exactly widened into them, if anything.
@@ -106,6 +124,7 @@ class Matcher:
     def __init__(self, graph: fx.Graph, aliasing: Aliasing) -> None:
         self.graph = graph
         self.aliasing = aliasing
+        self.constants = Constants(aliasing)
         self.deepest: Mismatch | None = None
         self._index: dict[str, list[fx.Node]] = {}
         for node in graph.nodes:
@@ -135,10 +154,10 @@ class Matcher:
         elif isinstance(pattern, Swapped) and isinstance(pattern.inner, Call):
             view = plain(root)
             if view.rank >= 2:
-                yield from self._call_at(pattern.inner, view.mT, Match(root, self.aliasing, view.mT), None)
+                yield from self._call_at(pattern.inner, view.mT, Match(root, self.aliasing, self.constants, view.mT), None)
         elif isinstance(pattern, Call):
             # at the root nothing is looked through: the site's value is this node's
-            yield from self._call_at(pattern, plain(root), Match(root, self.aliasing, plain(root)), None)
+            yield from self._call_at(pattern, plain(root), Match(root, self.aliasing, self.constants, plain(root)), None)
         else:
             raise TypeError(f"a pattern must end in an operator, not {type(pattern).__name__}")
 
@@ -204,10 +223,13 @@ class Matcher:
             item = inner
 
     def _call_at(self, pattern: Call, view: View, match: Match, hole: Any) -> Iterator[Match]:
-        if self.aliasing.is_mutated(view.node):
+        # what is written to later is not what was computed; but a root of its own memory may be
+        # written to after the site as its replacement may
+        is_root = view.node is match.root and self.aliasing.is_fresh(view.node)
+        if self.aliasing.is_mutated(view.node) and not is_root:
             return
         for term in readings(view):
-            if term.op == pattern.op:
+            if term.op == pattern.op and not any(map(self.aliasing.is_mutated, term.folded)):
                 nodes = {view.node, *term.folded}
                 here = replace(match, seen=match.seen | nodes, computed=match.computed | nodes)
                 yield from self._term(pattern, term, here, hole)

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from ..capture import computing
 from .value import View, is_tensor, plain, through_broadcast
 
 aten = torch.ops.aten
@@ -103,6 +104,8 @@ def _contraction(
     columns = [c for c in out if c in b_letters and c not in a_letters]
     wanted = [None if d is None else out[d] for d in dims]
     if len(contracted) != 1 or len(set(a_letters)) != len(a_letters) or len(set(b_letters)) != len(b_letters):
+        return []
+    if {*a_letters, *b_letters} - {*out} != {*contracted}:  # a dim of one operand alone is summed up
         return []
     if len(wanted) < 2 or None in wanted[-2:]:
         return []
@@ -209,7 +212,9 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
 
 @reads("sub", aten.sub.Tensor, aten.sub.Scalar)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    return [Term("sub", tuple(_elementwise(node, dims, node.args[0], node.args[1])))]
+    a, b = _elementwise(node, dims, node.args[0], node.args[1])
+    alpha = argument(node, 2, "alpha", 1)
+    return [Term("sub", (a, b if alpha == 1 else Term("mul", (b, alpha))))]
 
 
 @reads("mul div", aten.mul.Tensor, aten.mul.Scalar)
@@ -227,12 +232,13 @@ def _inverted(factor: Any) -> tuple[View | None, tuple[fx.Node, ...]]:
     """x, where ``factor`` is 1 / x, written as ``reciprocal`` with or without ``* 1.0`` after it."""
     folded: list[fx.Node] = []
     while isinstance(factor, View):
-        folded.append(factor.node)
-        if factor.node.target is aten.reciprocal.default:
-            return View(factor.node.args[0], factor.dims), tuple(folded)
-        if factor.node.target is not aten.mul.Tensor or factor.node.args[1] != 1:
+        node: CallNode = factor.node
+        folded.append(node)
+        if node.target is aten.reciprocal.default:
+            return View(node.args[0], factor.dims), tuple(folded)
+        if node.target is not aten.mul.Tensor or node.args[1] != 1:
             break
-        factor = through_broadcast(factor.node.args[0], factor.dims, rank_of(factor.node))
+        factor = through_broadcast(node.args[0], factor.dims, rank_of(node))
     return None, ()
 
 
@@ -278,16 +284,21 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
 
 
 def constant_number(item: Any) -> float | None:
-    """The number that ``item`` stands for: a number itself, or a 0-d tensor filled with one."""
+    """The number that ``item`` stands for: a number itself, or a tensor of one element filled with one."""
     if isinstance(item, (int, float)):
         return float(item)
-    if not is_tensor(item) or item.meta["val"].numel() != 1:
+    if not is_tensor(item) or any(not isinstance(s, int) or s != 1 for s in item.meta["val"].shape):
         return None
-    if item.target is aten.full.default:
-        return constant_number(item.args[1])
-    if item.target is aten.scalar_tensor.default:
-        return constant_number(item.args[0])
-    return None
+    if item.target not in (aten.full.default, aten.scalar_tensor.default):
+        return None
+    number = constant_number(item.args[1] if item.target is aten.full.default else item.args[0])
+    return None if number is None else rounded(number, item.meta["val"].dtype)
+
+
+def rounded(number: float, dtype: torch.dtype) -> float:
+    """``number`` as a tensor of this dtype holds it: -1e9 is -inf in float16."""
+    with computing():
+        return float(torch.tensor(number, dtype=torch.float64).to(dtype))
 
 
 # ----------------------------------------------------------------------------- along one or more dims
@@ -299,7 +310,7 @@ def _dim_in_view(node: fx.Node, dims: Dims, dim: int) -> int | None:
     return dims.index(wanted) - len(dims) if wanted in dims else None
 
 
-@reads("softmax", aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
+@reads("softmax", aten.softmax.int, aten._softmax.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     dim = _dim_in_view(node, dims, node.args[1])
     return [] if dim is None else [Term("softmax", (View(node.args[0], dims),), {"dim": dim})]
@@ -335,16 +346,31 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
 
 @reads("slice", aten.slice.Tensor)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    if argument(node, 4, "step", 1) != 1:
+    along = argument(node, 1, "dim", 0)
+    dim = _dim_in_view(node, dims, along)
+    if dim is None or argument(node, 4, "step", 1) != 1:
         return []
-    dim = _dim_in_view(node, dims, argument(node, 1, "dim", 0))
-    if dim is None:
-        return []
-    start, end = argument(node, 2, "start"), argument(node, 3, "end")
-    size = node.args[0].meta["val"].shape[argument(node, 1, "dim", 0)]
-    if isinstance(end, int) and isinstance(size, int) and end >= size:
+    start, end = argument(node, 2, "start") or 0, argument(node, 3, "end")
+    size = node.args[0].meta["val"].shape[along]
+    if isinstance(end, int) and end >= (size if isinstance(size, int) else _TO_THE_END):
         end = None
-    return [Term("slice", (View(node.args[0], dims),), {"dim": dim, "start": start or 0, "end": end})]
+    bounds = [(start, end)]
+    if isinstance(size, int):  # each bound can be counted from either side
+        starts = _from_both_sides(start, size)
+        ends = [None] if end is None else _from_both_sides(end, size)
+        bounds += [(s, e) for s in starts for e in ends if (s, e) != (start, end)]
+    return [Term("slice", (View(node.args[0], dims),), {"dim": dim, "start": s, "end": e}) for s, e in bounds]
+
+
+# What `x[1:]` passes for its end.
+_TO_THE_END = 2**63 - 1
+
+
+def _from_both_sides(bound: Any, size: int) -> list[Any]:
+    """The same place in a dim of this size, counted from its start and from its end."""
+    if not isinstance(bound, int) or not -size <= bound < size:
+        return [bound]
+    return [bound % size, bound % size - size]
 
 
 # ------------------------------------------------------------------------------------- shape and dtype

@@ -55,11 +55,15 @@ def _squeezed(node: CallNode, rank: int) -> list[int | None]:
 _ORDERS: dict[Any, Callable[[CallNode, int], Order]] = {
     aten.permute.default: lambda n, r: [d % r for d in n.args[1]],
     aten.transpose.int: lambda n, r: _swapped(r, n.args[1], n.args[2]),
+    aten.swapaxes.default: lambda n, r: _swapped(r, n.args[1], n.args[2]),
+    aten.swapdims.default: lambda n, r: _swapped(r, n.args[1], n.args[2]),
     aten.t.default: lambda n, r: list(reversed(range(r))),
     aten.numpy_T.default: lambda n, r: list(reversed(range(r))),
     aten.mT.default: lambda n, r: _swapped(r, -2, -1),
     aten.movedim.int: lambda n, r: _moved(r, [n.args[1]], [n.args[2]]),
     aten.movedim.intlist: lambda n, r: _moved(r, n.args[1], n.args[2]),
+    aten.moveaxis.int: lambda n, r: _moved(r, [n.args[1]], [n.args[2]]),
+    aten.moveaxis.intlist: lambda n, r: _moved(r, n.args[1], n.args[2]),
     aten.unsqueeze.default: _unsqueezed,
     aten.squeeze.dim: _squeezed,
     aten.squeeze.dims: _squeezed,
@@ -115,7 +119,8 @@ def float_cast(view: View) -> View | None:
     if node.target not in CASTS or not is_tensor(node.args[0]):
         return None
     source = node.args[0]
-    if _is_plain_float(node.meta["val"].dtype) and _is_plain_float(source.meta["val"].dtype):
+    after, before = node.meta["val"], source.meta["val"]
+    if _is_plain_float(after.dtype) and _is_plain_float(before.dtype) and after.device == before.device:
         return View(source, view.dims)
     return None
 

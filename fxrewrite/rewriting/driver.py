@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -14,6 +14,7 @@ from ..capture import fake_mode_of, first_line
 from ..guards.prover import prove_equal
 from ..guards.verdict import Judgement, Verdict
 from ..matching import Aliasing, Match, Matcher, Rule
+from ..matching.aliasing import shares_memory
 from ..ops.implementations import IMPLEMENTATIONS, MEASURED
 from ..report import Capture, Reason, Refusal, Site
 from .builder import Builder
@@ -59,6 +60,7 @@ class _Pass:
         self.matcher = Matcher(gm.graph, self.aliasing)
         self.hazards = Hazards(gm, self.aliasing, grad_enabled)
         self.mode = fake_mode_of(gm)
+        self.unused = {node for node in gm.graph.nodes if not node.users}
 
     @contextlib.contextmanager
     def no_new_guards(self) -> Iterator[None]:
@@ -86,15 +88,17 @@ class _Pass:
             if candidate not in chosen:
                 self._erase(candidate.inserted)
         for candidate in chosen:
-            candidate.match.root.replace_all_uses_with(candidate.result)
+            candidate.match.root.replace_all_uses_with(cast(fx.Node, candidate.result))
         if chosen:
-            self.gm.graph.eliminate_dead_code()
+            # what had no users before is none of ours: it may have an effect that fx does not know of
+            self.gm.graph.eliminate_dead_code(lambda node: node.is_impure() or node in self.unused)
             self.gm.graph.lint()
             self.gm.recompile()
 
     def _erase(self, inserted: list[fx.Node]) -> None:
         for node in reversed(inserted):
-            self.gm.graph.erase_node(node)
+            if not node.users:  # another site may use a size that was computed here
+                self.gm.graph.erase_node(node)
         inserted.clear()
 
     def _matches(self) -> Iterator[Candidate]:
@@ -144,6 +148,10 @@ class _Pass:
         else:
             self._qualify(candidate, builder.inserted)
             difference = _difference(root.meta["val"], candidate.result.meta["val"])
+            if self.aliasing.is_mutated(root) and any(
+                shares_memory(candidate.result, view.node) for view in candidate.match.operands.values()
+            ):
+                candidate.reject(Reason.MUTATION, "the result, written to in place, would be an operand")
             if candidate.site.matched and difference:
                 candidate.reject(Reason.METADATA, difference)
         if not candidate.site.matched:
@@ -153,7 +161,7 @@ class _Pass:
         """Choose the implementation of each of our ops among ``inserted``; reject where none applies."""
         site = candidate.site
         for node in inserted:
-            if getattr(node.target, "namespace", None) != "fxrewrite":
+            if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "fxrewrite":
                 continue
             arguments = _call_arguments(node)
             refusals: list[Refusal] = []
@@ -182,7 +190,7 @@ class _Pass:
                 return
 
 
-def _call_arguments(node: fx.Node) -> dict[str, Any]:
+def _call_arguments(node: Any) -> dict[str, Any]:
     """The fake values that a call passes, by argument name, defaults included."""
     values, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
     arguments = {}

@@ -44,7 +44,7 @@ def functionalize_fresh_writes(gm: fx.GraphModule) -> None:
     gm.recompile()
 
 
-def _keeps_layout(node: fx.Node, value: Any) -> bool:
+def _keeps_layout(node: Any, value: Any) -> bool:
     """Would the functional operator give the same dtype and strides?"""
     source = node.args[0].meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(source, torch.Tensor):
@@ -54,7 +54,5 @@ def _keeps_layout(node: fx.Node, value: Any) -> bool:
         for a in node.args[1:]
         if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor)
     ]
-    dtype_kept = all(
-        torch.promote_types(source.dtype, o.dtype) == source.dtype or o.dim() == 0 for o in others
-    )
+    dtype_kept = all(torch.result_type(source, other) == source.dtype for other in others)
     return dtype_kept and source.is_contiguous()

@@ -31,7 +31,12 @@ class Hazards:
 
     def _escape(self, match: Match) -> Refused:
         inside = match.seen | {match.root}
-        for node in match.computed - {match.root}:
+        # what is only looked through is an inner value too, where it hands on a computed one
+        inner = set(match.computed)
+        for node in sorted(match.seen, key=self._aliasing.position.__getitem__):
+            if not inner.isdisjoint(node.all_input_nodes):
+                inner.add(node)
+        for node in sorted(inner - {match.root}, key=self._aliasing.position.__getitem__):
             outside = [user for user in node.users if user not in inside]
             if outside:
                 what = (

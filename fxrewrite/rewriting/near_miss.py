@@ -47,7 +47,7 @@ def _reaches(anchor: fx.Node, *, forward: bool) -> fx.Node | None:
                     continue
                 seen.add(neighbour)
                 ops = OPERATORS.get(neighbour.target, ())
-                if "matmul" in ops or neighbour.target.__class__ is str:
+                if "matmul" in ops:
                     return neighbour
                 if "linear" not in ops and neighbour.op == "call_function":
                     following.append(neighbour)
