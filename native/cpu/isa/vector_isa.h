@@ -13,6 +13,8 @@
 //   Panel<T>, k_step<T>, broadcast, dot      operands of the GEMM tile: see engine/gemm.inl.h
 #pragma once
 
+#include <utility>
+
 #include "../engine/base.h"
 
 namespace fx {
@@ -144,19 +146,31 @@ struct VectorIsa {
     return best;
   }
 
-  // Half-exchange of two vectors, j a lane: first(j) has bit `half` of j clear from a, set from b's lower;
-  // second is its complement. One stage of a transposition, or of many sums at once.
+  // Exchanges half-blocks of two vectors: lanes whose index has bit `half` set in a, with those where it is
+  // clear in b. One stage of a transposition, or of many sums at once.
+  static constexpr int source_of_a(int half, int lane) { return lane & half ? Lanes + lane - half : lane; }
+  static constexpr int source_of_b(int half, int lane) { return lane & half ? Lanes + lane : lane + half; }
   template <int half, class V>
   static FX_MEMBER void exchange(V& a, V& b) {
+#ifdef __clang__
+    exchange<half>(a, b, std::make_integer_sequence<int, Lanes>());
+  }
+  template <int half, class V, int... lane>
+  static FX_MEMBER void exchange(V& a, V& b, std::integer_sequence<int, lane...>) {
+    const V low = __builtin_shufflevector(a, b, source_of_a(half, lane)...);
+    b = __builtin_shufflevector(a, b, source_of_b(half, lane)...);
+    a = low;
+#else
     I32 first{}, second{};
     FX_UNROLL
-    for (int j = 0; j < Lanes; ++j) {
-      first[j] = j & half ? Lanes + j - half : j;
-      second[j] = j & half ? Lanes + j : j + half;
+    for (int lane = 0; lane < Lanes; ++lane) {
+      first[lane] = source_of_a(half, lane);
+      second[lane] = source_of_b(half, lane);
     }
-    const V low = __builtin_shuffle(a, b, first), high = __builtin_shuffle(a, b, second);
+    const V low = __builtin_shuffle(a, b, first);
+    b = __builtin_shuffle(a, b, second);
     a = low;
-    b = high;
+#endif
   }
   // rows[i][j] <-> rows[j][i]
   template <int half = Lanes / 2, class V>
@@ -188,7 +202,9 @@ struct VectorIsa {
     const I32 whole = __builtin_convertvector(n, I32), half = whole >> 1, rest = whole - half;
     return v * (F32)((half + 127) << 23) * (F32)((rest + 127) << 23);
   }
+  static constexpr float log2_e = 0x1.715476p0f;
   static FX_MEMBER F32 exp(F32 x);
+  static FX_MEMBER F32 exp_near_zero(F32 x, F32 n);
   // 2^x to the precision of bf16, for x <= 127; 2^0 is 1 exactly, and -inf and NaN are as for exp.
   static FX_MEMBER F32 exp2(F32 x) {
     x = max(splat(-160.0f), x);
@@ -258,14 +274,20 @@ template <class Tag, int Lanes, int TileRows, int TileVectors, int DotRows>
 FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::exp(F32 x) -> F32 {
   const F32 low = splat(-105.0f), high = splat(89.0f);  // beyond these the result is 0 or inf anyway
   x = min(high, max(low, x));
-  const F32 n = round(x * 0x1.715476p0f);
+  const F32 n = round(x * log2_e);
+  return scale_by_power(exp_near_zero(x, n), n);
+}
+
+// exp(x - n·ln 2) for n the integer nearest to x / ln 2.
+template <class Tag, int Lanes, int TileRows, int TileVectors, int DotRows>
+FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::exp_near_zero(F32 x, F32 n) -> F32 {
   const F32 r = fma(n, splat(-0x1.7f7d1cp-20f), fma(n, splat(-0x1.62e4p-1f), x));
   F32 p = splat(0x1.6a1a6ep-10f);
   p = fma(p, r, splat(0x1.123fc6p-7f));
   p = fma(p, r, splat(0x1.555916p-5f));
   p = fma(p, r, splat(0x1.55548ap-3f));
   p = fma(p, r, splat(0x1.fffffcp-2f));
-  return scale_by_power(fma(p * r, r, r) + 1.0f, n);
+  return fma(p * r, r, r) + 1.0f;
 }
 
 }  // namespace fx
