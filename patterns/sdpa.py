@@ -87,7 +87,9 @@ class WrittenAttention(Rule):
 
     def refine(self, m: Match) -> Match:
         operands = {m[n].dtype for n in ("q", "k", "v")} | {m.root.meta["val"].dtype}
-        return m if len(operands) == 1 else m.narrowed("q", "k", "v")
+        m = m if len(operands) == 1 else m.narrowed("q", "k", "v")
+        grouped = m.ungrouped("k", "v")
+        return replace(grouped, attrs={**m.attrs, "enable_gqa": grouped is not m})
 
     def guards(self, m: Match) -> Iterator[Guard]:
         q, k, v = m["q"], m["k"], m["v"]
@@ -97,8 +99,9 @@ class WrittenAttention(Rule):
             q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}"
         )
         yield holds(2 <= q.rank <= 4, "rank 2 to 4", f"rank {q.rank}")
-        yield same_shape(q.shape[:-2], k.shape[:-2], "query and key share batch and heads")
-        yield same_shape(q.shape[:-2], v.shape[:-2], "query and value share batch and heads")
+        shared = 1 if m.attrs["enable_gqa"] else -2
+        yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
+        yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
         scores = _scores(m)
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
 
@@ -106,13 +109,17 @@ class WrittenAttention(Rule):
         root, scores = m.root.meta["val"], _scores(m)
         frame = scores.frame or m["q"].shape[:-2]
         lead = (1,) * (2 - len(frame)) + tuple(frame)
-        q, k, v = (op.reshaped(m[n], (*lead, *m[n].shape[-2:])) for n in ("q", "k", "v"))
+        grouped = m.attrs["enable_gqa"]
+        q = op.reshaped(m["q"], (*lead, *m["q"].shape[-2:]))
+        k, v = (m[n] if grouped else op.reshaped(m[n], (*lead, *m[n].shape[-2:])) for n in ("k", "v"))
         out = op.fxrewrite.sdpa(
             q,
             k,
             v,
             scores.mask(op),
+            is_causal=scores.is_causal,
             scale=scores.scale,
+            enable_gqa=grouped,
             mask_fill=scores.fill,
             safe_softmax=False,
             token_major=False,
@@ -150,6 +157,7 @@ class _Scores:
     keep: _Mask | None = None
     inverted: bool = False
     fill: float | None = None
+    is_causal: bool = False
     frame: tuple[Any, ...] | None = None
     problem: str = ""
 
@@ -189,7 +197,25 @@ def _scores(m: Match) -> _Scores:
     for mask in (*found.biases, *([found.keep] if found.keep else [])):
         if not mask.fits(found.frame or ()):
             found.problem = "masks are applied in two different shapes of the scores"
+    if m.attrs["enable_gqa"] and not _same_sizes(found.frame or m["q"].shape[:-2], m["q"].shape[:-2]):
+        found.problem = "the mask is applied to scores of grouped heads in another shape"
+    _fold_constant_masks(m, found)
     return found
+
+
+def _fold_constant_masks(m: Match, found: _Scores) -> None:
+    """Take out masks that let everything through, and read a causal one as the flag."""
+    kinds = [_constant_kind(m, bias.view, bias.dtype) if bias.factor > 0 else None for bias in found.biases]
+    rest = [bias for bias, kind in zip(found.biases, kinds, strict=True) if kind is not MaskKind.ALL]
+    if len(rest) == 1 and MaskKind.CAUSAL in kinds and found.keep is None:
+        found.is_causal, rest = True, []
+    found.biases = rest
+    if found.keep is None or found.fill is None or found.fill > torch.finfo(found.keep.dtype).min / 2:
+        return
+    kind = _constant_kind(m, found.keep.view, found.keep.dtype, inverted=found.inverted)
+    if kind is not None:
+        found.keep = found.fill = None
+        found.is_causal = kind is MaskKind.CAUSAL
 
 
 def _same_sizes(left: Any, right: Any) -> bool:
@@ -242,11 +268,15 @@ def _apply_fill(
             found.problem = "masked scores become NaN"
 
 
-def _constant_kind(m: Match, mask: View, scores_dtype: torch.dtype) -> MaskKind | None:
-    """What the mask lets through, where no input decides it and it is none or causal."""
+def _constant_kind(
+    m: Match, mask: View, scores_dtype: torch.dtype, *, inverted: bool = False
+) -> MaskKind | None:
+    """What the mask lets through, where no input decides it and that is everything or causal."""
     value = m.constants.value(mask)
     if value is None:
         return None
+    if inverted:
+        value = value.logical_not()
     # half the lowest number swamps every score
     dropped = torch.finfo(scores_dtype).min / 2
     return mask_kind(value, m["q"].shape[-2], m["k"].shape[-2], dropped)

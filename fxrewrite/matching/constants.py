@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import torch
 from torch import fx
 
 from ..capture import computing
+from .aliasing import Aliasing
 from .value import View, apply_dims, is_tensor
 
 # Larger values are not looked at: 2^26 elements take about 0.1 s to build.
@@ -17,7 +19,8 @@ LARGEST = 1 << 26
 class Constants:
     """The constant values of one graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, aliasing: Aliasing) -> None:
+        self._aliasing = aliasing
         self._known: dict[fx.Node, Any] = {}
 
     def value(self, view: View) -> torch.Tensor | None:
@@ -35,7 +38,9 @@ class Constants:
             if item in seen or item in self._known:
                 continue
             seen.add(item)
-            if item.op != "call_function" or not _is_pure(item) or not _is_small(item.meta.get("val")):
+            if item.op != "call_function" or self._aliasing.is_mutated(item):
+                return False
+            if not _is_pure(item) or not _is_small(item.meta.get("val")):
                 return False
             pending.extend(item.all_input_nodes)
         return True
@@ -61,3 +66,26 @@ def _is_small(value: Any) -> bool:
             all(isinstance(s, int) for s in sizes) and sizes.numel() <= LARGEST and value.device.type == "cpu"
         )
     return isinstance(value, (int, float, bool))
+
+
+class MaskKind(enum.Enum):
+    """What a constant mask lets a row of scores see."""
+
+    ALL = "everything"
+    CAUSAL = "columns up to its own number"
+
+
+def mask_kind(mask: torch.Tensor, rows: Any, columns: Any, dropped: float) -> MaskKind | None:
+    """What a mask is, as boolean (True is seen) or as a bias (0 is seen, at most ``dropped`` is not)."""
+    if mask.dtype == torch.bool:
+        seen = mask
+    else:
+        seen = mask == 0
+        if not bool((seen | (mask <= dropped)).all()):
+            return None
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return MaskKind.ALL if bool(seen.all()) else None
+    if bool(seen.all()):
+        return MaskKind.ALL
+    causal = torch.ones(rows, columns, dtype=torch.bool).tril()
+    return MaskKind.CAUSAL if bool((seen == causal).all()) else None

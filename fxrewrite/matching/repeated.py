@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import fx
 
 from ..guards.prover import prove_equal
 from ..guards.verdict import Verdict
@@ -27,6 +30,16 @@ def unrepeated(view: View, axis: int) -> View | None:
         if inner is None:
             return None
         view = inner
+
+
+def passed_between(outer: View, inner: View) -> frozenset[fx.Node]:
+    """The nodes from ``outer`` down to ``inner``, each the first operand of the one before."""
+    passed: set[fx.Node] = set()
+    node: Any = outer.node
+    while node is not inner.node:
+        passed.add(node)
+        node = node.args[0]
+    return frozenset(passed)
 
 
 def _unrepeated_here(view: View, axis: int) -> View | None:
