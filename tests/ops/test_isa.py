@@ -65,6 +65,7 @@ def test_kernels_at(level):
     """The tests of this directory's kernels again, capped."""
     if LEVELS.index(level) >= LEVELS.index(active_isa()):
         pytest.skip(f"the other tests run at {active_isa()}")
-    files = ["tests/ops/test_linear.py", "tests/ops/test_fp8_linear.py"]
+    names = ["linear", "fp8_linear", "sdpa", "relu_linear_attention"]
+    files = [f"tests/ops/test_{name}.py" for name in names]
     done = run(level, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files)
     assert done.returncode == 0, done.stdout

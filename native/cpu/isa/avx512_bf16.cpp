@@ -84,6 +84,11 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
     const __m128i bytes = _mm_maskz_loadu_epi8(first16(count), p);
     return _mm_test_epi8_mask(bytes, bytes);
   }
+  static FX_MEMBER F32 exp(F32 x) {
+    x = min(Base::splat(89.0f), max(Base::splat(-105.0f), x));
+    const F32 n = _mm512_roundscale_ps(x * Base::log2_e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm512_scalef_ps(Base::exp_near_zero(x, n), n);
+  }
   // The fraction above the floor is one instruction, and the scaling takes the floor itself; both do what
   // is wanted with -inf.
   static FX_MEMBER F32 exp2(F32 x) {

@@ -168,10 +168,24 @@ class ReluLinearAttention {
 
   // The same from a tensor that is read for this only.
   void add_sums(float* sums, const TokenBlock& from, int64_t count) const {
+    if (from.width_stride == 1)
+      return from.dtype == Dtype::bfloat16 ? add_column_sums(sums, static_cast<const bf16*>(from.data), from.token_stride, count)
+                                           : add_column_sums(sums, static_cast<const float*>(from.data), from.token_stride, count);
     float* rows = nullptr;
     lay_out(Scratch::user2, [&](Workspace& space) { rows = space.take<float>(args.dim * key_stride); });
     columns_of_tokens<Isa>(rows, key_stride, from, count, args.dim);
     add_row_sums(sums, rows, count);
+  }
+
+  // sums[d] += Σ_j rows[j][d]
+  template <class S>
+  void add_column_sums(float* sums, const S* rows, int64_t stride, int64_t count) const {
+    for (int64_t d = 0; d < args.dim; d += lanes) {
+      const int valid = static_cast<int>(smaller(lanes, args.dim - d));
+      F32 sum = Isa::zero();
+      for (int64_t j = 0; j < count; ++j) sum += Isa::load(rows + j * stride + d, valid);
+      Isa::store(sums + d, Isa::load(sums + d) + sum);
+    }
   }
 
   // Adds the chunks' summaries up into the first, and brings it into the order that `apply` multiplies with.
@@ -211,10 +225,10 @@ class ReluLinearAttention {
                   float* earlier, const float* applied, const float* key_sum) const {
     if (args.norm_query.data != nullptr) {
       rows_of_tokens<Isa>(queries, width, tokens_of(args.norm_query, head, token, false), count, args.dim);
-      invert_rows(inverse, queries, key_sum, count);
+      invert_rows(inverse, queries, width, key_sum, count);
     }
     rows_of_tokens<Isa>(queries, width, tokens_of(args.query, head, token, args.relu), count, args.dim);
-    if (args.norm_query.data == nullptr) invert_rows(inverse, queries, key_sum, count);
+    if (args.norm_query.data == nullptr) invert_rows(inverse, queries, width, key_sum, count);
     for (int64_t e = 0; e < args.dim_v; e += Isa::panel) {
       const int64_t columns = smaller(Isa::panel, args.dim_v - e);
       const float* panel = applied + args.dim * e;
@@ -233,8 +247,15 @@ class ReluLinearAttention {
                      float* earlier, const float* applied, const float* key_sum) const {
     const int64_t columns = panel_width<Isa>(count, 0);
     if (args.norm_query.data != nullptr) {
-      columns_of_tokens<Isa>(queries, columns, tokens_of(args.norm_query, head, token, false), count, args.dim);
-      invert_columns(inverse, queries, columns, key_sum);
+      const TokenBlock from = tokens_of(args.norm_query, head, token, false);
+      if (from.width_stride == 1 && from.dtype == Dtype::bfloat16) {
+        invert_rows(inverse, static_cast<const bf16*>(from.data), from.token_stride, key_sum, count);
+      } else if (from.width_stride == 1) {
+        invert_rows(inverse, static_cast<const float*>(from.data), from.token_stride, key_sum, count);
+      } else {
+        columns_of_tokens<Isa>(queries, columns, from, count, args.dim);
+        invert_columns(inverse, queries, columns, key_sum);
+      }
     }
     columns_of_tokens<Isa>(queries, columns, tokens_of(args.query, head, token, args.relu), count, args.dim);
     if (args.norm_query.data == nullptr) invert_columns(inverse, queries, columns, key_sum);
@@ -259,10 +280,14 @@ class ReluLinearAttention {
     }
   }
 
-  void invert_rows(float* inverse, const float* queries, const float* key_sum, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i, queries += width) {
+  template <class S>
+  void invert_rows(float* inverse, const S* queries, int64_t stride, const float* key_sum, int64_t count) const {
+    const int64_t whole = args.dim / lanes * lanes;
+    const int rest = static_cast<int>(args.dim - whole);
+    for (int64_t i = 0; i < count; ++i, queries += stride) {
       F32 sum = Isa::zero();
-      for (int64_t d = 0; d < args.dim; d += lanes) sum = Isa::fma(Isa::load(queries + d), Isa::load(key_sum + d), sum);
+      for (int64_t d = 0; d < whole; d += lanes) sum = Isa::fma(Isa::load(queries + d), Isa::load(key_sum + d), sum);
+      if (rest > 0) sum = Isa::fma(Isa::load(queries + whole, rest), Isa::load(key_sum + whole), sum);
       inverse[i] = 1.0f / (Isa::sum(sum) + args.eps);
     }
   }

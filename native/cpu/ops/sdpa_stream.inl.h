@@ -43,7 +43,7 @@ class SdpaStream {
   static constexpr int lanes = Isa::lanes;
   static constexpr int64_t most_rows = 8;  // beyond, packing for the GEMM tile pays
   static constexpr int64_t chunk = 1024;
-  static constexpr int64_t ahead = 8;  // rows; strided ones are beyond what hardware prefetches
+  static constexpr int64_t ahead = 24;  // rows; strided ones are beyond what hardware prefetches
 
   const SdpaArgs& args;
   SoftmaxRow<Isa> softmax;
