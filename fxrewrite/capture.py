@@ -144,6 +144,11 @@ def symbolic_expression(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
+def condition_text(condition: Any) -> str:
+    """A sympy condition as Python has it: "s0 % 32 == 0"."""
+    return str(torch.utils._sympy.printers.PythonPrinter().doprint(condition))
+
+
 def shape_env_of(value: Any) -> ShapeEnv | None:
     """The ShapeEnv that a SymInt belongs to, or None."""
     return value.node.shape_env if isinstance(value, torch.SymInt) else None

@@ -105,13 +105,16 @@ def _from_facts(guard: str, symbolic: torch.SymInt, question: Any, condition: An
     if statically_known_true(question):
         return Judgement(guard, Verdict.PROVED, "static")
     if statically_known_true(torch.sym_not(question)):
-        return Judgement(guard, Verdict.REFUTED, "static", f"never true: {condition}")
+        return Judgement(guard, Verdict.REFUTED, "static", f"never true: {capture.condition_text(condition)}")
     verdict = _enumerate(symbolic, condition)
     if verdict is not None:
         return Judgement(
-            guard, verdict, "range", "" if verdict is Verdict.PROVED else f"never true: {condition}"
+            guard,
+            verdict,
+            "range",
+            "" if verdict is Verdict.PROVED else f"never true: {capture.condition_text(condition)}",
         )
-    return Judgement(guard, Verdict.UNKNOWN, residual=str(condition))
+    return Judgement(guard, Verdict.UNKNOWN, residual=capture.condition_text(condition))
 
 
 def _enumerate(symbolic: torch.SymInt, condition: Any) -> Verdict | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fxrewrite.patterns import DEFAULT
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -15,7 +16,6 @@ from fxrewrite import capture
 from fxrewrite.matching import Aliasing, Matcher, Rule
 from fxrewrite.ops import implementations
 from fxrewrite.ops.isa import active_isa
-from fxrewrite.patterns import DEFAULT
 from fxrewrite.report import Site
 from fxrewrite.rewriting import Options, driver, rewrite_graph
 
