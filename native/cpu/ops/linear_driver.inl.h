@@ -94,11 +94,15 @@ static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool)
   });
 }
 
-// Returns the name of the form. For up to 32 rows (measured) the dot form is faster than packing.
+// Up to how many rows the dot form is faster than packing, as measured. The sums of short rows cost more
+// than the products.
+FX_INLINE int64_t most_dot_rows(int64_t k) { return smaller(larger(k / 20, 4), max_dot_rows); }
+
+// Returns the name of the form.
 template <class Isa, class X, class W>
 static const char* run_linear(const LinearProblem<X, W>& p, const Parallel& pool) {
   if (p.m == 0 || p.n == 0) return "empty";
-  if (p.m <= max_dot_rows && (p.weight_stride_k == 1 || p.k <= 1)) {
+  if (p.m <= most_dot_rows(p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
     linear_by_dots<Isa>(p, pool);
     return "dot";
   }
