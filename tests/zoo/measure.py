@@ -256,6 +256,11 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         f"{r['status']}: {r['message'][:140]}" for r in results if r["status"] in ("breach", "error")
     )  # fmt: skip
     out += [f"  {n} x {text}" for text, n in messages.most_common(25)]
+    slowest = sorted(results, key=lambda r: -r.get("cpu", 0.0))[:3]
+    out.append(
+        f"{sum(r.get('cpu', 0.0) for r in results):.0f} s of CPU time; the slowest: "
+        + ", ".join(f"{r['entry']} {r.get('cpu', 0.0):.0f} s" for r in slowest)
+    )
     ratios = sorted(r["ratio"] for r in results if r.get("ratio") is not None)
     if ratios:
         equal = sum(bool(r.get("bit_equal")) for r in results)

@@ -52,7 +52,7 @@ def run_entry(name: str, subject_name: str = "fxrewrite") -> dict[str, Any]:
     from tests.support.subject import SUBJECTS
 
     result: dict[str, Any] = {"entry": name, "subject": subject_name, "status": "skip", "message": ""}
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     check = Soundness(
         lambda seed: _build(name, seed), SUBJECTS[subject_name], own_dtypes="layerwise" in name
     )  # fmt: skip
@@ -82,5 +82,6 @@ def run_entry(name: str, subject_name: str = "fxrewrite") -> dict[str, Any]:
         seeds=check.seeds,
         clock={stage: round(seconds, 3) for stage, seconds in check.clock.items()},
         seconds=round(time.perf_counter() - began, 2),
+        cpu=round(time.process_time() - began_cpu, 2),
     )
     return result
