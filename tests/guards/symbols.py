@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sympy
 import torch
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 
 class Sizes:
-    """Backed symbols s0, s1 ... with hints and ranges."""
+    """Backed symbols with hints and ranges, without an upper bound where none is given."""
 
     def __init__(self) -> None:
         self.env = ShapeEnv()
@@ -17,7 +18,8 @@ class Sizes:
     def symbol(self, hint: int, low: int = 2, high: int | None = None) -> torch.SymInt:
         source = ConstantSource(f"size_{len(self.symbols)}")
         expression = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
-        self.env.constrain_symbol_range(expression, compiler_min=low, compiler_max=high or 2**40)
+        bounds = {} if high is None else {"compiler_max": high}
+        self.env.constrain_symbol_range(expression, **({"compiler_max": sympy.oo, "compiler_min": low} | bounds))
         made = self.env.create_symintnode(expression, hint=hint, source=source)
         self.symbols.append(made)
         return made

@@ -197,6 +197,14 @@ SYMBOLS = [SHARED.symbol((low + high) // 2, low, high) for low, high in RANGES]
 FACTS = SHARED.facts()
 
 
+HOLDS = {
+    "divisible": lambda a, b: a % b == 0,
+    "equal": lambda a, b: a == b,
+    "at_most": lambda a, b: a <= b,
+    "at_least": lambda a, b: a >= b,
+}
+
+
 def check_soundness(expression, question):
     kind, other = question
     value, bound = evaluate(expression, SYMBOLS), evaluate(other, SYMBOLS)
@@ -213,8 +221,7 @@ def check_soundness(expression, question):
     outcomes = set()
     for point in itertools.product(*(range(low, high + 1) for low, high in RANGES)):
         a, b = evaluate(expression, point), evaluate(other, point)
-        outcomes.add({"divisible": lambda: a % b == 0, "equal": lambda: a == b,
-                      "at_most": lambda: a <= b, "at_least": lambda: a >= b}[kind]())  # fmt: skip
+        outcomes.add(HOLDS[kind](a, b))
     if verdict is PROVED:
         assert outcomes == {True}, (expression, question)
     if verdict is REFUTED:

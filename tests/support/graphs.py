@@ -18,6 +18,7 @@ from fxrewrite.ops import implementations
 from fxrewrite.ops.isa import active_isa
 from fxrewrite.report import Site
 from fxrewrite.rewriting import Options, driver, rewrite_graph
+from tests.support.contract import check
 
 
 def trace(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> fx.GraphModule:
@@ -103,6 +104,15 @@ def rewritten(
     before = text(gm)
     found = rewrite_graph(gm, rules, Options(**options), "g", grad_enabled=grad)
     return Rewritten(gm, before, text(gm), found.sites)
+
+
+def assert_right(found: Rewritten, function: Callable[..., Any], *inputs: Any) -> None:
+    """The rewritten graph holds the contract against ``function``, eager and in float64."""
+    copies = lambda wide: [  # noqa: E731
+        t.double() if wide and t.is_floating_point() else t.clone() for t in inputs
+    ]
+    with torch.no_grad():
+        check(found.gm(*copies(False)), function(*copies(False)), function(*copies(True)))
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+from tests.support.graphs import any_kernel  # noqa: F401
