@@ -123,7 +123,9 @@ def _enumerate(symbolic: torch.SymInt, condition: Any) -> Verdict | None:
     if environment is None or len(symbols) != 1:
         return None
     bounds = environment.var_to_range.get(symbols[0])
-    if bounds is None or not bounds.is_int or not (bounds.upper - bounds.lower).is_finite:
+    if bounds is None or not isinstance(bounds.lower, sympy.Integer):
+        return None
+    if not isinstance(bounds.upper, sympy.Integer):  # infinity has more than one type, none of them this
         return None
     low, high = int(bounds.lower), int(bounds.upper)
     if high - low >= ENUMERABLE:
