@@ -232,13 +232,15 @@ class Matcher:
             if term.op == pattern.op and not any(map(self.aliasing.is_mutated, term.folded)):
                 nodes = {view.node, *term.folded}
                 here = replace(match, seen=match.seen | nodes, computed=match.computed | nodes)
-                yield from self._term(pattern, term, here, hole)
+                yield from self._term(pattern, term, here, hole, view.node)
 
-    def _term(self, pattern: Call, term: Term, match: Match, hole: Any) -> Iterator[Match]:
+    def _term(
+        self, pattern: Call, term: Term, match: Match, hole: Any, node: fx.Node | None = None
+    ) -> Iterator[Match]:
         if term.op != pattern.op or len(term.args) != len(pattern.args):
             return
         if any(not _same(term.attrs.get(name), wanted) for name, wanted in pattern.attrs.items()):
-            self._note(f"{pattern.op} with {pattern.attrs}", match.root, match)
+            self._note(f"{pattern.op} with {pattern.attrs}", node or match.root, match)
             return
         if term.op == "reshape" and not same_leading_regroup(term):
             return

@@ -40,6 +40,7 @@ def functionalize_fresh_writes(gm: fx.GraphModule) -> None:
             if user is not node and aliasing.position[user] > aliasing.position[node]:
                 user.replace_input_with(written, node)
         node.target = _FUNCTIONAL[node.target]
+        node.meta["val"] = value.clone()  # it has memory of its own now
         aliasing = Aliasing(gm.graph)
     gm.recompile()
 

@@ -1,0 +1,63 @@
+"""Near misses: softmax between two products that no rule takes is reported, with the place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fxrewrite.report import Reason
+from tests.support.graphs import rewritten, trace
+
+pytestmark = pytest.mark.usefixtures("any_kernel")
+Q, K, V = (torch.randn(2, 3, 6, 8) for _ in range(3))
+
+MISSES = {
+    "softmax over queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "softmax"),
+    "an unknown step on the scores": (lambda q, k, v: (q @ k.mT).tanh().softmax(-1) @ v, "tanh"),
+    "an unknown step on the weights": (lambda q, k, v: ((q @ k.mT).softmax(-1) ** 2) @ v, "pow_1"),
+    "active dropout": (lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.5, True) @ v, "dropout"),
+}
+
+
+@pytest.mark.parametrize(("function", "named"), MISSES.values(), ids=list(MISSES))
+def test_reported(function, named):
+    found = rewritten(function, Q, K, V)
+    site = found.of("sdpa")
+    assert (site.status, site.code) == ("rejected", Reason.STRUCTURE)
+    assert site.node == "softmax"
+    assert f"found {named} " in site.detail
+    assert found.after == found.before
+
+
+NONE = {
+    "router": lambda q, k, v: q.softmax(-1),
+    "weights returned": lambda q, k, v: (q @ k.mT).softmax(-1),
+    "classifier": lambda q, k, v: F.linear(q, k[0, 0]).softmax(-1),
+    "mixture": lambda q, k, v: (q.softmax(-1) * v).sum(-1),
+    "softmax of an input, then a product": lambda q, k, v: q.mT.softmax(-1) @ v,
+}
+
+
+@pytest.mark.parametrize("function", NONE.values(), ids=list(NONE))
+def test_not_reported(function):
+    assert not [s for s in rewritten(function, Q, K, V).sites if s.kind == "sdpa"]
+
+
+def test_a_match_is_no_miss():
+    found = rewritten(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, Q, K, V)
+    assert found.of("sdpa").matched
+
+
+def test_the_line_of_the_code_is_said():
+    gm = trace(MISSES["an unknown step on the scores"][0], Q, K, V)
+    for item in gm.graph.nodes:
+        item.meta["stack_trace"] = f'  File "/home/me/net.py", line 7, in forward\n    # makes {item.name}\n'
+    site = rewritten(gm).of("sdpa")
+    assert site.detail.endswith(" at /home/me/net.py:7: # makes tanh")
+
+
+def test_rules_without_an_anchor_miss_nothing():
+    from fxrewrite.patterns import Linear
+
+    assert rewritten(MISSES["active dropout"][0], Q, K, V, rules=[Linear()]).sites == []
