@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "../kernels.h"
+#include "../pool.h"
 #include "../reference.h"
 #include "../tensor_view.h"
-#include "../pool.h"
 
 namespace fx {
 

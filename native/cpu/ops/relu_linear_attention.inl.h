@@ -146,7 +146,8 @@ class ReluLinearAttention {
   void pack_values(void* packed, T* dense, const TokenBlock& from, int64_t count) const {
     constexpr Dtype same = sizeof(T) == sizeof(bf16) ? Dtype::bfloat16 : Dtype::float32;
     if (from.dtype == same) {
-      gemm::pack<Isa, T>(packed, static_cast<const T*>(from.data), from.width_stride, from.token_stride, count, args.dim_v);
+      gemm::pack<Isa, T>(packed, static_cast<const T*>(from.data), from.width_stride, from.token_stride, count,
+                         args.dim_v);
     } else {
       const int64_t stride = round_up(args.dim_v, column_unit);
       rows_of_tokens<Isa>(dense, stride, from, count, args.dim_v);
@@ -169,8 +170,9 @@ class ReluLinearAttention {
   // The same from a tensor that is read for this only.
   void add_sums(float* sums, const TokenBlock& from, int64_t count) const {
     if (from.width_stride == 1)
-      return from.dtype == Dtype::bfloat16 ? add_column_sums(sums, static_cast<const bf16*>(from.data), from.token_stride, count)
-                                           : add_column_sums(sums, static_cast<const float*>(from.data), from.token_stride, count);
+      return from.dtype == Dtype::bfloat16
+                 ? add_column_sums(sums, static_cast<const bf16*>(from.data), from.token_stride, count)
+                 : add_column_sums(sums, static_cast<const float*>(from.data), from.token_stride, count);
     float* rows = nullptr;
     lay_out(Scratch::user2, [&](Workspace& space) { rows = space.take<float>(args.dim * key_stride); });
     columns_of_tokens<Isa>(rows, key_stride, from, count, args.dim);
@@ -180,7 +182,16 @@ class ReluLinearAttention {
   // sums[d] += Σ_j rows[j][d]
   template <class S>
   void add_column_sums(float* sums, const S* rows, int64_t stride, int64_t count) const {
-    for (int64_t d = 0; d < args.dim; d += lanes) {
+    constexpr int64_t wide = 4 * lanes;
+    int64_t d = 0;
+    for (; d + wide <= args.dim; d += wide) {
+      F32 sum[4] = {Isa::zero(), Isa::zero(), Isa::zero(), Isa::zero()};
+      for (int64_t j = 0; j < count; ++j) FX_UNROLL
+      for (int v = 0; v < 4; ++v) sum[v] += Isa::load(rows + j * stride + d + v * lanes);
+      FX_UNROLL
+      for (int v = 0; v < 4; ++v) Isa::store(sums + d + v * lanes, Isa::load(sums + d + v * lanes) + sum[v]);
+    }
+    for (; d < args.dim; d += lanes) {
       const int valid = static_cast<int>(smaller(lanes, args.dim - d));
       F32 sum = Isa::zero();
       for (int64_t j = 0; j < count; ++j) sum += Isa::load(rows + j * stride + d, valid);
@@ -192,8 +203,7 @@ class ReluLinearAttention {
   void combine(float* summaries, float* applied) const {
     for (int64_t c = 1; c < chunks; ++c)
       for (int64_t i = 0; i < summary_size; ++i) summaries[i] += summaries[c * summary_size + i];
-    if (!channel_major)
-      return gemm::pack<Isa, float>(applied, summaries, 1, args.dim_v, args.dim, args.dim_v);
+    if (!channel_major) return gemm::pack<Isa, float>(applied, summaries, 1, args.dim_v, args.dim, args.dim_v);
     for (int64_t d = 0; d < args.dim; ++d)
       for (int64_t e = 0; e < args.dim_v; ++e) applied[e * args.dim + d] = summaries[d * args.dim_v + e];
   }
@@ -210,8 +220,8 @@ class ReluLinearAttention {
     const int64_t step = channel_major ? Isa::panel : apply_block;
     for (int64_t token = first; token < last; token += step) {
       const int64_t count = smaller(step, last - token);
-      T* out = static_cast<T*>(args.out) + head / args.heads * args.out_strides[0] + head % args.heads * args.out_strides[1] +
-               token * args.out_strides[2];
+      T* out = static_cast<T*>(args.out) + head / args.heads * args.out_strides[0] +
+               head % args.heads * args.out_strides[1] + token * args.out_strides[2];
       if (channel_major)
         apply_columns(out, head, token, count, queries, inverse, earlier, applied, key_sum);
       else
@@ -221,8 +231,8 @@ class ReluLinearAttention {
 
   // out[token][e]: queries are the rows, the summary is the packed side.
   template <class T>
-  void apply_rows(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* inverse,
-                  float* earlier, const float* applied, const float* key_sum) const {
+  void apply_rows(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* inverse, float* earlier,
+                  const float* applied, const float* key_sum) const {
     if (args.norm_query.data != nullptr) {
       rows_of_tokens<Isa>(queries, width, tokens_of(args.norm_query, head, token, false), count, args.dim);
       invert_rows(inverse, queries, width, key_sum, count);
@@ -243,8 +253,8 @@ class ReluLinearAttention {
 
   // out[e][token]: a panel of tokens is the packed side, rows of the transposed summary the other.
   template <class T>
-  void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* inverse,
-                     float* earlier, const float* applied, const float* key_sum) const {
+  void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* inverse, float* earlier,
+                     const float* applied, const float* key_sum) const {
     const int64_t columns = panel_width<Isa>(count, 0);
     if (args.norm_query.data != nullptr) {
       const TokenBlock from = tokens_of(args.norm_query, head, token, false);
@@ -270,13 +280,14 @@ class ReluLinearAttention {
   int64_t leading() const { return round_up(args.dim, dim_block) - dim_block; }
 
   // c = a · panel over the leading dimensions, a block of them at a time.
-  void add_leading(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* panel, int64_t panel_width,
-                   int64_t m, int64_t columns) const {
+  void add_leading(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* panel,
+                   int64_t panel_width, int64_t m, int64_t columns) const {
     for (int64_t d = 0; d < leading(); d += dim_block) {
       if (d == 0)
         gemm::multiply_panel<Isa>(a, a_stride, panel, m, columns, dim_block, StoreTo<Isa>{c, c_stride});
       else
-        gemm::multiply_panel<Isa>(a + d, a_stride, panel + d * panel_width, m, columns, dim_block, AddTo<Isa>{c, c_stride});
+        gemm::multiply_panel<Isa>(a + d, a_stride, panel + d * panel_width, m, columns, dim_block,
+                                  AddTo<Isa>{c, c_stride});
     }
   }
 

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "../kernels.h"
+#include "../pool.h"
 #include "../reference.h"
 #include "../tensor_view.h"
-#include "../pool.h"
 
 namespace fx {
 
@@ -58,8 +58,7 @@ void copy_strides(const TensorView& t, int64_t* strides) {
 void set_mask(const TensorView& mask, SdpaArgs& args) {
   args.mask = mask.data;
   args.mask_dtype = mask.dtype;
-  for (int64_t d = 1; d <= mask.dim; ++d)
-    args.mask_strides[4 - d] = mask.size(-d) == 1 ? 0 : mask.stride(-d);
+  for (int64_t d = 1; d <= mask.dim; ++d) args.mask_strides[4 - d] = mask.size(-d) == 1 ? 0 : mask.stride(-d);
 }
 
 Tensor sdpa(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& attn_mask,

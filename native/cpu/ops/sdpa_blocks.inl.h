@@ -33,14 +33,14 @@ class SdpaBlocks {
   }
 
  private:
-  static constexpr int64_t most_rows = 96;     // a query block: its scores of a key block stay in L2
+  static constexpr int64_t most_rows = 96;         // a query block: its scores of a key block stay in L2
   static constexpr int64_t most_causal_rows = 60;  // half of a block's last scores are above the diagonal
-  static constexpr int64_t key_block = 512;    // keys between two looks at the running maximum
-  static constexpr int64_t value_block = 128;  // a panel of values stays in L1
+  static constexpr int64_t key_block = 512;        // keys between two looks at the running maximum
+  static constexpr int64_t value_block = 128;      // a panel of values stays in L1
   // Sums of more products than this in one register would lose to blocked ones in fp32.
   static constexpr int64_t dim_block = sizeof(T) == sizeof(float) ? 128 : int64_t{1} << 40;
   static constexpr int64_t packed_bytes = 4 << 20;
-  static constexpr int64_t held_blocks = 8;    // query blocks that share a span, where spans are many
+  static constexpr int64_t held_blocks = 8;                // query blocks that share a span, where spans are many
   static constexpr int64_t score_stride = key_block + 16;  // not a power of two: rows spread over L1's sets
 
   const SdpaArgs& args;
@@ -60,7 +60,7 @@ class SdpaBlocks {
     void* packed_keys;
     void* packed_values;
     float* scores;
-    T* low;  // [rows][score_stride]: what rounding the probabilities to T dropped
+    T* low;                        // [rows][score_stride]: what rounding the probabilities to T dropped
     int64_t head = -1, span = -1;  // what is packed
   };
 
@@ -71,8 +71,8 @@ class SdpaBlocks {
     MaskReader<Isa> mask(args);
     lay_out(Scratch::user0, [&](Workspace& space) {
       thread.packed_keys = space.take<char>(static_cast<int64_t>(gemm::packed_bytes<Isa, T>(args.dim, span)));
-      thread.packed_values =
-          space.take<char>(span / value_block * static_cast<int64_t>(gemm::packed_bytes<Isa, T>(value_block, args.dim_v)));
+      thread.packed_values = space.take<char>(
+          span / value_block * static_cast<int64_t>(gemm::packed_bytes<Isa, T>(value_block, args.dim_v)));
       thread.scores = space.take<float>(rows * score_stride);
       thread.low = space.take<T>(args.precise ? rows * score_stride : 0);
       mask.row = space.take<char>(MaskReader<Isa>::row_bytes(key_block));
@@ -123,7 +123,8 @@ class SdpaBlocks {
     for (int64_t d = 0; d < args.dim; d += dim_block)
       gemm::pack<Isa, T>(keys_at(thread, d, 0), key + d * ks[3], ks[2], ks[3], smaller(dim_block, args.dim - d), count);
     for (int64_t j = 0; j < count; j += value_block)
-      gemm::pack<Isa, T>(values_at(thread, j), value + j * vs[2], vs[3], vs[2], smaller(value_block, count - j), args.dim_v);
+      gemm::pack<Isa, T>(values_at(thread, j), value + j * vs[2], vs[3], vs[2], smaller(value_block, count - j),
+                         args.dim_v);
   }
 
   // Keys are packed by blocks of dimensions; within one, by panels.
@@ -169,9 +170,9 @@ class SdpaBlocks {
     for (int64_t r = 0; r < block.count; ++r) {
       const int64_t query = block.first + r, valid = args.causal ? smaller(count, query + 1 - key) : count;
       const void* mask_row = mask(block.batch, block.head, query, key, count);
-      const float factor = softmax.template run<T, Split>(mask.form, thread.scores + r * score_stride, mask_row, valid,
-                                                          round_up(count, Isa::lanes), block.state[r],
-                                                          thread.low + r * score_stride);
+      const float factor =
+          softmax.template run<T, Split>(mask.form, thread.scores + r * score_stride, mask_row, valid,
+                                         round_up(count, Isa::lanes), block.state[r], thread.low + r * score_stride);
       if (key > 0 && factor != 1.0f) shrink(block.sums + r * sum_stride(), factor);
     }
   }
@@ -186,7 +187,8 @@ class SdpaBlocks {
       if (accumulate)
         gemm::multiply_panel<Isa>(weights, stride, panel, block.count, columns, count, AddTo<Isa>{sums, sum_stride()});
       else
-        gemm::multiply_panel<Isa>(weights, stride, panel, block.count, columns, count, StoreTo<Isa>{sums, sum_stride()});
+        gemm::multiply_panel<Isa>(weights, stride, panel, block.count, columns, count,
+                                  StoreTo<Isa>{sums, sum_stride()});
       panel += panel_depth<Isa, T>(packed_count) * panel_width<Isa>(args.dim_v, d);
     }
   }

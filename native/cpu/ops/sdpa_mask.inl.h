@@ -10,8 +10,8 @@ namespace fx {
 FX_INLINE float float_of_half(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
   if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-  const float value = magnitude < 0x400 ? static_cast<float>(magnitude) * 0x1p-24f
-                                        : float_of_bits((magnitude << 13) + (112u << 23));
+  const float value =
+      magnitude < 0x400 ? static_cast<float>(magnitude) * 0x1p-24f : float_of_bits((magnitude << 13) + (112u << 23));
   return float_of_bits(sign | bits_of_float(value));
 }
 
@@ -20,9 +20,9 @@ template <class Isa>
 struct MaskReader {
   const SdpaArgs& args;
   MaskForm form = MaskForm::none;
-  int64_t item = 0;        // bytes of an element
-  bool in_place = false;   // rows are used where they are
-  void* row = nullptr;     // else they are copied to here, as byte or float ...
+  int64_t item = 0;       // bytes of an element
+  bool in_place = false;  // rows are used where they are
+  void* row = nullptr;    // else they are copied to here, as byte or float ...
   const void* held = nullptr;
   int64_t held_count = 0;  // ... and a row that broadcasts over queries only once
 
@@ -32,9 +32,15 @@ struct MaskReader {
       case Dtype::boolean:
         form = args.fills ? MaskForm::replace : MaskForm::lower, item = 1;
         break;
-      case Dtype::float32: form = MaskForm::add_float, item = 4; break;
-      case Dtype::bfloat16: form = MaskForm::add_bf16, item = 2; break;
-      default: form = MaskForm::add_float, item = 2; break;
+      case Dtype::float32:
+        form = MaskForm::add_float, item = 4;
+        break;
+      case Dtype::bfloat16:
+        form = MaskForm::add_bf16, item = 2;
+        break;
+      default:
+        form = MaskForm::add_float, item = 2;
+        break;
     }
     in_place = args.mask_strides[3] == 1 && args.mask_dtype != Dtype::float16;
     if (!in_place && form == MaskForm::add_bf16) form = MaskForm::add_float;

@@ -15,7 +15,8 @@ template <class Isa, class T>
 class SdpaStream {
  public:
   static bool takes(const SdpaArgs& args) {
-    return args.heads / args.groups * args.length <= most_rows && args.key_strides[3] == 1 && args.value_strides[3] == 1;
+    return args.heads / args.groups * args.length <= most_rows && args.key_strides[3] == 1 &&
+           args.value_strides[3] == 1;
   }
 
   explicit SdpaStream(const SdpaArgs& arguments) : args(arguments), softmax(arguments) {
@@ -69,8 +70,9 @@ class SdpaStream {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = r % args.length, valid = args.causal ? smaller(count, at + 1 - first) : count;
       SoftmaxState state{-__builtin_inff(), 0.0f};
-      softmax.template run<float>(mask.form, scores + r * stride, mask(batch, head * group + r / args.length, at, first, count),
-                                  valid, round_up(count, lanes), state);
+      softmax.template run<float>(mask.form, scores + r * stride,
+                                  mask(batch, head * group + r / args.length, at, first, count), valid,
+                                  round_up(count, lanes), state);
       float* tail = result + (r + 1) * part - lanes;
       tail[0] = state.max, tail[1] = state.sum;
     }
@@ -100,14 +102,17 @@ class SdpaStream {
   FX_MEMBER void dots(float* scores, int64_t stride, const T* query, const T* key, int64_t key_stride) const {
     constexpr int size = Isa::template chunk_size<T>;
     typename Isa::template Chunk<T> q[1], k[1];
-    FX_UNROLL for (int i = 0; i < Keys; ++i) prefetch(key + (i + ahead) * key_stride, args.dim);
+    FX_UNROLL
+    for (int i = 0; i < Keys; ++i) prefetch(key + (i + ahead) * key_stride, args.dim);
     for (int64_t r = 0; r < rows; ++r, query += args.dim) {
       F32 sums[Keys];
-      FX_UNROLL for (int i = 0; i < Keys; ++i) sums[i] = Isa::zero();
+      FX_UNROLL
+      for (int i = 0; i < Keys; ++i) sums[i] = Isa::zero();
       int64_t d = 0;
       for (; d + size <= args.dim; d += size) {
         Isa::chunks(query + d, q);
-        FX_UNROLL for (int i = 0; i < Keys; ++i) {
+        FX_UNROLL
+        for (int i = 0; i < Keys; ++i) {
           Isa::chunks(key + i * key_stride + d, k);
           sums[i] = Isa::dot(q[0], k[0], sums[i]);
         }
@@ -115,12 +120,14 @@ class SdpaStream {
       if (d < args.dim) {
         const int rest = static_cast<int>(args.dim - d);
         Isa::chunks(query + d, rest, q);
-        FX_UNROLL for (int i = 0; i < Keys; ++i) {
+        FX_UNROLL
+        for (int i = 0; i < Keys; ++i) {
           Isa::chunks(key + i * key_stride + d, rest, k);
           sums[i] = Isa::dot(q[0], k[0], sums[i]);
         }
       }
-      FX_UNROLL for (int i = 0; i < Keys; ++i) scores[r * stride + i] = Isa::sum(sums[i]);
+      FX_UNROLL
+      for (int i = 0; i < Keys; ++i) scores[r * stride + i] = Isa::sum(sums[i]);
     }
   }
 
@@ -145,17 +152,23 @@ class SdpaStream {
   void weigh_columns(float* result, const float* p, int64_t p_stride, const T* value, int64_t stride, int64_t count,
                      int64_t width) const {
     F32 sums[Rows][Vectors];
-    FX_UNROLL for (int r = 0; r < Rows; ++r) FX_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
+    FX_UNROLL
+    for (int r = 0; r < Rows; ++r) FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
     for (int64_t j = 0; j < count; ++j, value += stride) {
       prefetch(value + ahead * stride, width);
-      FX_UNROLL for (int v = 0; v < Vectors; ++v) {
+      FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) {
         const int valid = static_cast<int>(smaller(width - v * lanes, lanes));
         if (!Full && valid <= 0) break;
         const F32 x = Full ? Isa::load(value + v * lanes) : Isa::load(value + v * lanes, valid);
-        FX_UNROLL for (int r = 0; r < Rows; ++r) sums[r][v] = Isa::fma(x, Isa::splat(p[r * p_stride + j]), sums[r][v]);
+        FX_UNROLL
+        for (int r = 0; r < Rows; ++r) sums[r][v] = Isa::fma(x, Isa::splat(p[r * p_stride + j]), sums[r][v]);
       }
     }
-    FX_UNROLL for (int r = 0; r < Rows; ++r) FX_UNROLL for (int v = 0; v < Vectors; ++v) {
+    FX_UNROLL
+    for (int r = 0; r < Rows; ++r) FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) {
       if (!Full && v * lanes >= width) break;
       Isa::store(result + r * part + v * lanes, sums[r][v]);
     }

@@ -74,8 +74,8 @@ struct SoftmaxRow {
   static float maximum(const float* scores, int64_t whole) {
     F32 best[4] = {lowest(), lowest(), lowest(), lowest()};
     int64_t j = 0;
-    for (; j + 4 * lanes <= whole; j += 4 * lanes)
-      FX_UNROLL for (int i = 0; i < 4; ++i) best[i] = Isa::max(best[i], Isa::load(scores + j + i * lanes));
+    for (; j + 4 * lanes <= whole; j += 4 * lanes) FX_UNROLL
+    for (int i = 0; i < 4; ++i) best[i] = Isa::max(best[i], Isa::load(scores + j + i * lanes));
     for (; j < whole; j += lanes) best[0] = Isa::max(best[0], Isa::load(scores + j));
     return Isa::maximum(Isa::max(Isa::max(best[0], best[1]), Isa::max(best[2], best[3])));
   }
@@ -83,11 +83,16 @@ struct SoftmaxRow {
   float prepare(MaskForm form, float* scores, const void* mask, int64_t count) const {
     if (!scaled) return maximum(scores, round_up(count, lanes));
     switch (form) {
-      case MaskForm::lower: return apply<MaskForm::lower>(scores, mask, count);
-      case MaskForm::replace: return apply<MaskForm::replace>(scores, mask, count);
-      case MaskForm::add_float: return apply<MaskForm::add_float>(scores, mask, count);
-      case MaskForm::add_bf16: return apply<MaskForm::add_bf16>(scores, mask, count);
-      case MaskForm::none: break;
+      case MaskForm::lower:
+        return apply<MaskForm::lower>(scores, mask, count);
+      case MaskForm::replace:
+        return apply<MaskForm::replace>(scores, mask, count);
+      case MaskForm::add_float:
+        return apply<MaskForm::add_float>(scores, mask, count);
+      case MaskForm::add_bf16:
+        return apply<MaskForm::add_bf16>(scores, mask, count);
+      case MaskForm::none:
+        break;
     }
     return apply<MaskForm::none>(scores, mask, count);
   }

@@ -49,9 +49,11 @@ static void copy_transposed(T* to, int64_t stride, const S* source, int64_t inne
       const int columns = static_cast<int>(smaller(lanes, n - j));
       const S* from = source + i + j * inner;
       if (rows == lanes && columns == lanes) {
-        FX_UNROLL for (int c = 0; c < lanes; ++c) square[c] = relu_if<Isa>(relu, Isa::load(from + c * inner));
+        FX_UNROLL
+        for (int c = 0; c < lanes; ++c) square[c] = relu_if<Isa>(relu, Isa::load(from + c * inner));
         Isa::transpose(square);
-        FX_UNROLL for (int r = 0; r < lanes; ++r) Isa::store(to + (i + r) * stride + j, square[r]);
+        FX_UNROLL
+        for (int r = 0; r < lanes; ++r) Isa::store(to + (i + r) * stride + j, square[r]);
       } else {
         for (int c = 0; c < lanes; ++c)
           square[c] = c < columns ? relu_if<Isa>(relu, Isa::load(from + c * inner, rows)) : Isa::zero();
@@ -89,22 +91,22 @@ FX_INLINE void copy_block(T* to, int64_t stride, const S* source, int64_t outer,
 template <class Isa, class T>
 static void rows_of_tokens(T* to, int64_t stride, const TokenBlock& from, int64_t tokens, int64_t width) {
   if (from.dtype == Dtype::bfloat16)
-    copy_block<Isa>(to, stride, static_cast<const bf16*>(from.data), from.token_stride, from.width_stride, tokens, width,
-                    from.relu);
+    copy_block<Isa>(to, stride, static_cast<const bf16*>(from.data), from.token_stride, from.width_stride, tokens,
+                    width, from.relu);
   else
-    copy_block<Isa>(to, stride, static_cast<const float*>(from.data), from.token_stride, from.width_stride, tokens, width,
-                    from.relu);
+    copy_block<Isa>(to, stride, static_cast<const float*>(from.data), from.token_stride, from.width_stride, tokens,
+                    width, from.relu);
 }
 
 // to[width][token]; `stride` is at least the number of tokens rounded up to a vector.
 template <class Isa, class T>
 static void columns_of_tokens(T* to, int64_t stride, const TokenBlock& from, int64_t tokens, int64_t width) {
   if (from.dtype == Dtype::bfloat16)
-    copy_block<Isa>(to, stride, static_cast<const bf16*>(from.data), from.width_stride, from.token_stride, width, tokens,
-                    from.relu);
+    copy_block<Isa>(to, stride, static_cast<const bf16*>(from.data), from.width_stride, from.token_stride, width,
+                    tokens, from.relu);
   else
-    copy_block<Isa>(to, stride, static_cast<const float*>(from.data), from.width_stride, from.token_stride, width, tokens,
-                    from.relu);
+    copy_block<Isa>(to, stride, static_cast<const float*>(from.data), from.width_stride, from.token_stride, width,
+                    tokens, from.relu);
 }
 
 }  // namespace fx
