@@ -51,8 +51,8 @@ def rewrite(
     ("dispatch" or "reject": what to do with a site whose conditions cannot be proved), ``rules``
     (a sequence of Rule instances in place of ``fxrewrite.patterns.DEFAULT``).
 
-    Raises UsageError for a wrong argument or option, CaptureError for a model that cannot be
-    captured at all.
+    What cannot be captured stays eager, and the report's notes say what and why. Raises UsageError for
+    a wrong argument or option, CaptureError for a model whose structure cannot be copied.
     """
     from .exported import rewrite_exported
     from .module import rewrite_module
@@ -80,8 +80,9 @@ def analyze(
 ) -> Report:
     """The report of what ``rewrite`` would do, from a dry run: nothing is computed or changed.
 
-    The model may be on the meta device: it is then analysed as if on the CPU. Options and errors
-    are those of ``rewrite``.
+    The model may be on the meta device: it is then analysed as if on the CPU. Options are those of
+    ``rewrite``. Raises UsageError for a wrong argument or option, CaptureError for a model of which
+    nothing can be captured.
     """
     from .exported import rewrite_exported
     from .module import analyze_module

@@ -83,8 +83,7 @@ def rewrite_module(
         raise UsageError(f"expected an nn.Module or an ExportedProgram, got {type(model).__name__}")
     if is_rewritten(model):
         raise UsageError(f"{type(model).__name__} is rewritten already: call fxrewrite.restore(model) first")
-    report = analyze_module(model, args, kwargs, options) if args or kwargs else Report()
-    report.predicted = True
+    report = _predict(model, args, kwargs, options) if args or kwargs else Report(predicted=True)
     target = model if inplace else _copy(model)
     original = target.__dict__.get("forward")
     target.__dict__["forward"] = RewrittenForward(target, original, options, report)
@@ -136,6 +135,16 @@ def analyze_module(
     if problem is not None:
         report.note(f"captured in part, the rest is found at the first call: {problem}")
     return report
+
+
+def _predict(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: Options
+) -> Report:
+    """The dry run's report; where it gets nowhere the first call may still, so that is only noted."""
+    try:
+        return analyze_module(model, args, kwargs, options)
+    except CaptureError as error:
+        return Report(notes=[f"no dry run, sites are found at the first call: {error}"], predicted=True)
 
 
 def _copy(model: nn.Module) -> nn.Module:
