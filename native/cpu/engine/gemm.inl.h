@@ -72,16 +72,38 @@ static void multiply(float* c, int64_t ldc, const T* a, int64_t lda, const void*
   }
 }
 
+// A few rows of A as the tile reads them best. Where panels hold floats, bf16 rows become floats once for all
+// panels, not once for each.
+template <class Isa, class T>
+FX_INLINE const T* rows_for_tile(const T* a, int64_t& /*lda*/, int64_t /*rows*/, int64_t /*k*/) {
+  return a;
+}
+template <class Isa>
+  requires(Isa::template k_step<bf16> == 1)
+FX_INLINE const float* rows_for_tile(const bf16* a, int64_t& lda, int64_t rows, int64_t k) {
+  constexpr int lanes = Isa::lanes;
+  auto* wide = static_cast<float*>(scratch(Scratch::activations, sizeof(float) * static_cast<size_t>(rows * k)));
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t i = 0;
+    for (; i + lanes <= k; i += lanes) Isa::store(wide + r * k + i, Isa::load(a + r * lda + i));
+    for (; i < k; ++i) wide[r * k + i] = to_float(a[r * lda + i]);
+  }
+  lda = k;
+  return wide;
+}
+
 // All of A times several panels, n columns: each few rows of A meet all panels while they are in L1.
 template <class Isa, class T, class Sink>
 static void multiply_panels(const T* a, int64_t lda, const void* packed, int64_t m, int64_t n, int64_t k,
                             const Sink& sink) {
   for (int64_t row = 0; row < m; row += Isa::tile_rows) {
     const int64_t rows = smaller(m - row, Isa::tile_rows);
+    int64_t stride = lda;
+    const auto* from = rows_for_tile<Isa>(a + row * lda, stride, rows, k);
     auto* panel = static_cast<const typename Isa::template Panel<T>*>(packed);
     for (int64_t n0 = 0; n0 < n; n0 += Isa::panel) {
       const int64_t width = panel_width<Isa>(n, n0), columns = smaller(n - n0, width);
-      multiply_panel<Isa>(a + row * lda, lda, panel, rows, columns, k, sink.at(row, n0));
+      multiply_panel<Isa>(from, stride, panel, rows, columns, k, sink.at(row, n0));
       panel += panel_depth<Isa, T>(k) * width;
     }
   }

@@ -64,12 +64,15 @@ static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows
   }
 }
 
-// The most k that one panel holds. For float inputs less, as BLAS libraries do: the rounding error of a sum
-// grows with its length, and nothing coarser hides it.
+// The most k that one panel holds: some panels share L2, a tile's rows L1. For float inputs less, as BLAS
+// libraries do: the rounding error of a sum grows with its length, and nothing coarser hides it.
 template <class Isa, class X>
 constexpr int64_t deepest_panel() {
-  constexpr int64_t panel_bytes = 128 << 10, row_bytes = Isa::panel * sizeof(typename Isa::template Panel<X>);
-  return sizeof(X) == sizeof(float) ? 192 : panel_bytes / row_bytes * Isa::template k_step<X>;
+  using Element = typename Isa::template Panel<X>;
+  constexpr int64_t panel_bytes = 128 << 10, rows_bytes = 24 << 10, step = Isa::template k_step<X>;
+  constexpr int64_t by_panel = panel_bytes / (Isa::panel * static_cast<int64_t>(sizeof(Element))) * step;
+  constexpr int64_t by_rows = rows_bytes / (Isa::tile_rows * static_cast<int64_t>(sizeof(Element))) * step;
+  return sizeof(X) == sizeof(float) ? 192 : smaller(by_panel, by_rows);
 }
 
 template <class Isa, class X, class W>
@@ -95,14 +98,19 @@ static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool)
 }
 
 // Up to how many rows the dot form is faster than packing, as measured. The sums of short rows cost more
-// than the products.
-FX_INLINE int64_t most_dot_rows(int64_t k) { return smaller(larger(k / 20, 4), max_dot_rows); }
+// than the products; and without BF16 products each pass over W decodes it anew.
+template <class Isa, class X, class W>
+FX_INLINE int64_t most_dot_rows(int64_t k) {
+  constexpr bool decodes = sizeof(W) < sizeof(float) && Isa::template k_step<X> == 1;
+  constexpr int64_t most = decodes ? Isa::dot_rows * static_cast<int64_t>(sizeof(W)) : max_dot_rows;
+  return smaller(larger(k / 20, 4), most);
+}
 
 // Returns the name of the form.
 template <class Isa, class X, class W>
 static const char* run_linear(const LinearProblem<X, W>& p, const Parallel& pool) {
   if (p.m == 0 || p.n == 0) return "empty";
-  if (p.m <= most_dot_rows(p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
+  if (p.m <= most_dot_rows<Isa, X, W>(p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
     linear_by_dots<Isa>(p, pool);
     return "dot";
   }
