@@ -25,6 +25,8 @@ def unrepeated(view: View, axis: int) -> View | None:
     while True:
         found = _unrepeated_here(view, axis)
         if found is not None:
+            while (inner := rearranged(found) or unchanged(found)) is not None:
+                found = inner
             return found
         inner = rearranged(view) or unchanged(view)
         if inner is None:

@@ -1,0 +1,82 @@
+"""Constants: what no input decides is evaluated, what one does is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fxrewrite.matching import Aliasing
+from fxrewrite.matching.constants import Constants, MaskKind, mask_kind
+from fxrewrite.matching.value import plain
+from tests.support.graphs import returned, trace
+
+
+def _value(function, *examples):
+    gm = trace(function, *examples)
+    return Constants(Aliasing(gm.graph)).value(plain(returned(gm)))
+
+
+def _causal(x):
+    n = x.shape[0]
+    return torch.arange(n)[None, :] <= torch.arange(n)[:, None]
+
+
+def test_a_mask_built_from_arange_is_evaluated():
+    value = _value(_causal, torch.zeros(5))
+    assert torch.equal(value, torch.ones(5, 5, dtype=torch.bool).tril())
+
+
+def test_also_where_fake_tensors_surround():
+    with FakeTensorMode():
+        value = _value(_causal, torch.zeros(5))
+    assert type(value) is torch.Tensor
+    assert value.sum() == 15
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x > 0,
+        lambda x: torch.arange(5) + x,
+        lambda x: torch.rand(5),
+        lambda x: torch.ones(1 << 14, 1 << 13),  # too large to look at
+    ],
+)
+def test_not_what_depends_on_an_input_on_chance_or_is_large(function):
+    assert _value(function, torch.zeros(5)) is None
+
+
+def test_not_what_is_written_to():
+    def masked(x):
+        mask = torch.ones(5, 5)
+        mask[:, 3].fill_(0.0)
+        return mask * 1
+
+    assert _value(masked, torch.zeros(5)) is None
+
+
+LOW = torch.finfo(torch.float32).min
+TRIL = torch.ones(4, 6, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        (TRIL, MaskKind.CAUSAL),
+        (TRIL.expand(2, 1, 4, 6), MaskKind.CAUSAL),
+        (torch.where(TRIL, 0.0, LOW), MaskKind.CAUSAL),
+        (torch.where(TRIL, 0.0, float("-inf")), MaskKind.CAUSAL),
+        (torch.ones(1, 1, 1, 1, dtype=torch.bool), MaskKind.ALL),
+        (torch.zeros(4, 6), MaskKind.ALL),
+        (torch.ones(4, 6, dtype=torch.bool).tril(1), None),
+        (torch.ones(4, 6, dtype=torch.bool).tril(2), None),  # aligned at the bottom right
+        (TRIL.logical_not(), None),
+        (torch.where(TRIL, 0.0, -10000.0), None),  # a score could still win
+        (torch.where(TRIL, 1.0, LOW), None),
+        (torch.stack([TRIL, torch.ones(4, 6, dtype=torch.bool)]), None),
+        (torch.full((4, 6), float("nan")), None),
+    ],
+)
+def test_kinds_of_masks(mask, kind):
+    assert mask_kind(mask, 4, 6, LOW / 2) is kind
