@@ -19,7 +19,9 @@ class Sizes:
         source = ConstantSource(f"size_{len(self.symbols)}")
         expression = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
         bounds = {} if high is None else {"compiler_max": high}
-        self.env.constrain_symbol_range(expression, **({"compiler_max": sympy.oo, "compiler_min": low} | bounds))
+        self.env.constrain_symbol_range(
+            expression, **({"compiler_max": sympy.oo, "compiler_min": low} | bounds)
+        )
         made = self.env.create_symintnode(expression, hint=hint, source=source)
         self.symbols.append(made)
         return made

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from fxrewrite.patterns import DEFAULT
 
 from fxrewrite.guards import Verdict, divisible, holds
 from fxrewrite.matching import Rule
 from fxrewrite.ops.implementations import MEASURED, Implementation, measured
 from fxrewrite.ops.isa import active_isa
-from fxrewrite.patterns import DEFAULT
 from fxrewrite.report import Reason
 from fxrewrite.rewriting import driver
 from tests.support.graphs import assert_right, lines, rewritten, trace
@@ -72,7 +72,9 @@ def test_sites_are_in_the_order_of_the_graph():
 def test_stack_traces_reach_the_report_and_the_replacement():
     gm = trace(lambda x, w: F.linear(x, w), X, W)
     for item in gm.graph.nodes:
-        item.meta["stack_trace"] = '  File "/home/me/net.py", line 12, in forward\n    return F.linear(x, w)\n'
+        item.meta["stack_trace"] = (
+            '  File "/home/me/net.py", line 12, in forward\n    return F.linear(x, w)\n'
+        )
         item.meta["nn_module_stack"] = {"k": ("L['self']._modules['blocks']['3'].mlp", object)}
     found = rewritten(gm)
     site = found.of("linear")

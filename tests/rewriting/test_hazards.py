@@ -59,7 +59,9 @@ def test_a_region_without_gradients():
         return inside, F.linear(x + 1, w)
 
     with torch.enable_grad():
-        gm = torch.fx.experimental.proxy_tensor.make_fx(function, pre_dispatch=True, tracing_mode="fake")(X, W)
+        gm = torch.fx.experimental.proxy_tensor.make_fx(function, pre_dispatch=True, tracing_mode="fake")(
+            X, W
+        )
     for placeholder in gm.graph.find_nodes(op="placeholder"):
         placeholder.meta["requires_grad"] = True
     found = rewritten(gm, grad=True)

@@ -19,6 +19,7 @@ from fxrewrite.ops.isa import active_isa
 from fxrewrite.report import Site
 from fxrewrite.rewriting import Options, driver, rewrite_graph
 from tests.support.contract import check
+from tests.support.float64 import Float64Mode, widen
 
 
 def trace(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> fx.GraphModule:
@@ -108,11 +109,11 @@ def rewritten(
 
 def assert_right(found: Rewritten, function: Callable[..., Any], *inputs: Any) -> None:
     """The rewritten graph holds the contract against ``function``, eager and in float64."""
-    copies = lambda wide: [  # noqa: E731
-        t.double() if wide and t.is_floating_point() else t.clone() for t in inputs
-    ]
+    ours, theirs = ([x.clone() for x in inputs] for _ in range(2))
     with torch.no_grad():
-        check(found.gm(*copies(False)), function(*copies(False)), function(*copies(True)))
+        with Float64Mode():
+            exact = function(*(widen(x.clone()) for x in inputs))
+        check(found.gm(*ours), function(*theirs), exact)
 
 
 @pytest.fixture

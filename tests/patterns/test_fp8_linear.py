@@ -1,0 +1,162 @@
+"""FP8 weights decoded at every call: the places of the scale, and the twins that mean something else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fxrewrite.report import Reason
+from tests.support.graphs import assert_right, lines, rewritten
+
+pytestmark = pytest.mark.usefixtures("any_kernel")
+BF16 = torch.bfloat16
+
+
+def t(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(100 * seed + sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+X, W8, B = t(6, 32, seed=1, dtype=BF16), t(12, 32, seed=2).to(torch.float8_e4m3fn), t(12, seed=3, dtype=BF16)
+S0, S1, S11 = torch.tensor(0.37), torch.tensor([0.37]), torch.tensor([[0.37]])
+ROWS, COLUMNS, ALL = t(12, 1, seed=4).abs(), t(1, 32, seed=5).abs(), t(12, 32, seed=6).abs()
+
+
+def test_before_and_after():
+    found = rewritten(lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), X, W8, S0)
+    assert found.before == lines("""
+        to = to.dtype(w_1, torch.bfloat16)
+        to_1 = to.dtype(s_1, torch.bfloat16)
+        mul = mul.Tensor(to, to_1)
+        linear = linear.default(x_1, mul)
+        return linear
+    """)
+    assert "fxrewrite.fp8_linear.default(x_1, w_1, " in found.after
+    assert "linear.default(x_1, mul)" not in found.after
+    assert "float8" not in found.after
+    assert found.of("fp8_matmul").rule == "Fp8Linear"
+
+
+SPELLINGS = {
+    "no scale": (lambda x, w: F.linear(x, w.to(BF16)), (X, W8)),
+    "scale, 0-d": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8, S0)),
+    "scale, 1 element": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8, S1)),
+    "scale, [1, 1]": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8, S11)),
+    "scale, a row each": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8, ROWS)),
+    "scale, a column each": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8, COLUMNS)),
+    "scale, an element each": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8, ALL)),
+    "scale in float32": (lambda x, w, s: F.linear(x, (w.float() * s).to(BF16)), (X, W8, S0)),
+    "scale first": (lambda x, w, s: F.linear(x, s.to(BF16) * w.to(BF16)), (X, W8, S0)),
+    "a number": (lambda x, w: F.linear(x, w.to(BF16) * 0.25), (X, W8)),
+    "a number, divided": (lambda x, w: F.linear(x, w.to(BF16) / 4), (X, W8)),
+    "divided": (lambda x, w, s: F.linear(x, (w.float() / s).to(BF16)), (X, W8, S0)),
+    "divided, a row each": (lambda x, w, s: F.linear(x, (w.float() / s).to(BF16)), (X, W8, ROWS)),
+    "times a reciprocal": (lambda x, w, s: F.linear(x, (w.float() * (1 / s)).to(BF16)), (X, W8, S0)),
+    "scaled output": (lambda x, w, s: F.linear(x, w.to(BF16)) * s.to(BF16), (X, W8, S0)),
+    "scaled output, a column each":
+        (lambda x, w, s: F.linear(x, w.to(BF16)) * s.to(BF16), (X, W8, ROWS[:, 0].contiguous())),
+    "scaled output, a number": (lambda x, w: F.linear(x, w.to(BF16)) * 0.25, (X, W8)),
+    "bias": (lambda x, w, s, b: F.linear(x, w.to(BF16) * s.to(BF16), b), (X, W8, S0, B)),
+    "bias after": (lambda x, w, s, b: F.linear(x, w.to(BF16) * s.to(BF16)) + b, (X, W8, S0, B)),
+    "bias after the scale": (lambda x, w, s, b: F.linear(x, w.to(BF16)) * s.to(BF16) + b, (X, W8, S0, B)),
+    "matmul": (lambda x, w, s: x @ (w.to(BF16) * s.to(BF16)).t(), (X, W8, S0)),
+    "matmul, decoded transposed": (lambda x, w, s: x @ (w.t().to(BF16) * s.to(BF16)), (X, W8, S0)),
+    "matmul, a row each, transposed":
+        (lambda x, w, s: x @ (w.t().to(BF16) * s.t().to(BF16)), (X, W8, ROWS)),
+    "weight as used": (lambda x, w, s: x @ (w.to(BF16) * s.to(BF16)), (X, W8.t().contiguous(), S0)),
+    "addmm": (lambda x, w, b: torch.addmm(b, x, w.to(BF16).t()), (X, W8, B)),
+    "rank 3": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X.view(2, 3, 32), W8, S0)),
+    "e5m2": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8.float().to(torch.float8_e5m2), S0)),
+    "float32": (lambda x, w, s: F.linear(x, w.float() * s), (X.float(), W8, S0)),
+    "float32, bias narrower": (lambda x, w, b: F.linear(x, w.float()) + b, (X.float(), W8, B)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "inputs"), SPELLINGS.values(), ids=list(SPELLINGS))
+def test_spellings(function, inputs):
+    found = rewritten(function, *inputs)
+    site = found.of("fp8_matmul")
+    assert site.matched, site.reason
+    assert found.after.count("fxrewrite.fp8_linear") == 1
+    assert "fxrewrite.linear" not in found.after
+    assert_right(found, function, *inputs)
+
+
+# the site is found without what follows or precedes it
+PARTS = {
+    "bias, then the scale": (lambda x, w, s, b: F.linear(x, w.to(BF16), b) * s.to(BF16), (X, W8, S0, B)),
+    "a residual": (lambda x, w, r: F.linear(x, w.to(BF16)) + r, (X, W8, t(6, 12, dtype=BF16))),
+    "one number for a bias": (lambda x, w: F.linear(x, w.to(BF16)) + 1, (X, W8)),
+    "a bias of one element": (lambda x, w, b: F.linear(x, w.to(BF16)) + b, (X, W8, B[:1])),
+    "output scaled by a row each": (lambda x, w, s: F.linear(x, w.to(BF16)) * s, (X, W8, t(6, 1, dtype=BF16))),
+    "x scaled": (lambda x, w, s: F.linear(x * s.to(BF16), w.to(BF16)), (X, W8, S0)),
+    "two scales": (
+        lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)) * s.to(BF16), (X, W8, S0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "inputs"), PARTS.values(), ids=list(PARTS))
+def test_parts(function, inputs):
+    found = rewritten(function, *inputs)
+    assert found.after.count("fxrewrite.fp8_linear") <= 1
+    assert_right(found, function, *inputs)
+    assert [s.status for s in found.sites if s.kind == "fp8_matmul"] in (["matched"], ["rejected"])
+
+
+def test_a_decoded_weight_used_twice_escapes():
+    def function(x, w):
+        decoded = w.to(BF16)
+        return F.linear(x, decoded), decoded.sum()
+
+    found = rewritten(function, X, W8)
+    site = found.of("fp8_matmul")
+    assert site.code is Reason.ESCAPES
+    assert "fp8_linear" not in found.after
+
+
+def test_two_layers_that_share_a_decoded_weight_are_two_sites():
+    def function(x, w):
+        decoded = w.to(BF16)
+        return F.linear(x, decoded), F.linear(x + 1, decoded)
+
+    found = rewritten(function, X, W8)
+    sites = [s for s in found.sites if s.kind == "fp8_matmul"]
+    assert [s.code for s in sites] == [Reason.ESCAPES, Reason.ESCAPES]
+
+
+NONE = {
+    "a cast of another kind": (lambda x, w: F.linear(x, w.to(BF16)), (X, W8.float())),
+    "an integer weight": (lambda x, w: F.linear(x, w.to(BF16)), (X, t(12, 32).to(torch.int8))),
+    "through the bits": (
+        lambda x, w: F.linear(x, w.view(torch.uint8).to(BF16)), (X, W8)
+    ),
+    "a shifted weight": (lambda x, w: F.linear(x, w.to(BF16) + 1), (X, W8)),
+    "a scale for each block": (
+        lambda x, w, s: F.linear(x, (w.to(BF16).view(12, 4, 8) * s.to(BF16)).view(12, 32)),
+        (X, W8, t(12, 4, 1)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "inputs"), NONE.values(), ids=list(NONE))
+def test_none(function, inputs):
+    found = rewritten(function, *inputs)
+    assert "fp8_matmul" not in found.matched
+
+
+def test_an_output_of_another_dtype():
+    function = lambda x, w, s: F.linear(x, w.to(BF16)) * s  # noqa: E731
+    found = rewritten(function, X, W8, ROWS[:, 0].contiguous())  # float32 scales: a float32 output
+    sites = [s for s in found.sites if s.kind == "fp8_matmul"]
+    assert all(s.node != "mul" or not s.matched for s in sites)
+    assert found.gm(X, W8, ROWS[:, 0].contiguous()).dtype == torch.float32
+
+
+def test_symbolic_rows():
+    function = lambda x, w, s, b: F.linear(x, w.to(BF16) * s.to(BF16), b)  # noqa: E731
+    found = rewritten(function, X, W8, S0, B, dynamic=True)
+    assert found.of("fp8_matmul").matched
+    inputs = t(9, 32, dtype=BF16), W8, S0, B
+    assert_right(found, function, *inputs)

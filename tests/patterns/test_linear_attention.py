@@ -1,0 +1,243 @@
+"""Linear attention with ReLU: the forms of SANA, DC-AE and SANA-Video, and the twins that are none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fxrewrite.report import Reason
+from tests.support.graphs import assert_right, lines, rewritten
+
+pytestmark = pytest.mark.usefixtures("any_kernel")
+
+
+def t(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(100 * seed + sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def channels_first(dtype=torch.float32, tokens=40, width=8):
+    """q, k, v as SANA has them: [batch, heads, width, tokens]."""
+    return tuple(t(2, 3, width, tokens, seed=i, dtype=dtype) for i in (1, 2, 3))
+
+
+def tokens_first(dtype=torch.float32):
+    return tuple(x.mT.contiguous() for x in channels_first(dtype))
+
+
+def sana(q, k, v):
+    return sana_with(q, k, v, 1e-15)
+
+
+def sana_with(q, k, v, eps):
+    """diffusers' SanaLinearAttnProcessor2_0."""
+    q, k = F.relu(q), F.relu(k).transpose(2, 3)
+    q, k, v = q.float(), k.float(), v.float()
+    v = F.pad(v, (0, 0, 0, 1), mode="constant", value=1.0)
+    hidden = torch.matmul(torch.matmul(v, k), q)
+    return hidden[:, :, :-1] / (hidden[:, :, -1:] + eps)
+
+
+def sana_back(q, k, v):
+    return sana(q, k, v).to(q.dtype)
+
+
+def padded(q, k, v):
+    v = F.pad(v, (0, 1), value=1.0)
+    out = q.relu() @ (k.relu().mT @ v)
+    return out[..., :-1] / (out[..., -1:] + 1e-6)
+
+
+def summed(q, k, v):
+    q, k = q.relu(), k.relu()
+    return (q @ (k.mT @ v)) / (q @ k.sum(-2, keepdim=True).mT + 1e-6)
+
+
+def turn(x):
+    """A rotation of pairs, as a rotary embedding is."""
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack([a * 0.6 - b * 0.8, a * 0.8 + b * 0.6], -1).flatten(-2)
+
+
+def rotary(q, k, v):
+    """SANA-Video: the numerator sees turned features, the normaliser those before."""
+    q, k = q.relu(), k.relu()
+    return (turn(q) @ (turn(k).mT @ v)) / (q @ k.sum(-2, keepdim=True).mT + 1e-6)
+
+
+SPELLINGS = {
+    "SANA": (sana, channels_first()),
+    "SANA, bfloat16": (sana_back, channels_first(torch.bfloat16)),
+    "SANA, eps 0": (lambda q, k, v: sana_with(q, k, v, 0.0), channels_first()),
+    "tokens first": (padded, tokens_first()),
+    "eps on the left": (
+        lambda q, k, v: (lambda o: o[..., :-1] / (1e-6 + o[..., -1:]))(
+            q.relu() @ (k.relu().mT @ F.pad(v, (0, 1), value=1.0))
+        ),
+        tokens_first(),
+    ),
+    "bounds counted from the start": (
+        lambda q, k, v: (lambda o: o[..., :8] / (o[..., 8:] + 1e-6))(
+            q.relu() @ (k.relu().mT @ F.pad(v, (0, 1), value=1.0))
+        ),
+        tokens_first(),
+    ),
+    "clamp": (
+        lambda q, k, v: (lambda o: o[..., :-1] / (o[..., -1:] + 1e-6))(
+            q.clamp_min(0) @ (k.clamp(min=0).mT @ F.pad(v, (0, 1), value=1.0))
+        ),
+        tokens_first(),
+    ),
+    "times the reciprocal": (
+        lambda q, k, v: (lambda o: o[..., :-1] * (1 / (o[..., -1:] + 1e-6)))(
+            q.relu() @ (k.relu().mT @ F.pad(v, (0, 1), value=1.0))
+        ),
+        tokens_first(),
+    ),
+    "normaliser from a sum": (summed, tokens_first()),
+    "normaliser from a sum, bfloat16": (summed, tokens_first(torch.bfloat16)),
+    "rotary": (rotary, tokens_first()),
+    "values of another width": (padded, (*tokens_first()[:2], t(2, 3, 40, 5))),
+    "one head": (padded, tuple(x[:, :1] for x in tokens_first())),
+    "several lengths": (padded, (tokens_first()[0][:, :, :9], *tokens_first()[1:])),
+}  # fmt: skip
+
+
+def positive(inputs):
+    """No row of features is all zero: the quotient is well conditioned in every dtype."""
+    q, k, v = inputs
+    return q + 0.5, k + 0.5, v
+
+
+@pytest.mark.parametrize(("function", "inputs"), SPELLINGS.values(), ids=list(SPELLINGS))
+def test_spellings(function, inputs):
+    inputs = positive(inputs)
+    found = rewritten(function, *inputs)
+    site = found.of("linear_attention")
+    assert site.matched, site.reason
+    assert "matmul" not in found.after
+    assert_right(found, function, *inputs)
+
+
+def test_before_and_after():
+    found = rewritten(padded, *tokens_first())
+    assert found.before == lines("""
+        pad = pad.default(v_1, [0, 1], constant, 1.0)
+        relu = relu.default(q_1)
+        relu_1 = relu.default(k_1)
+        m_t = mT.default(relu_1)
+        matmul = matmul.default(m_t, pad)
+        matmul_1 = matmul.default(relu, matmul)
+        slice_1 = slice.Tensor(matmul_1, 3, 0, -1)
+        slice_2 = slice.Tensor(matmul_1, 3, -1, 9223372036854775807)
+        add = add.Tensor(slice_2, 1e-06)
+        div = div.Tensor(slice_1, add)
+        return div
+    """)
+    name = "relu_linear_attention_default"
+    head = f"{name} = fxrewrite.relu_linear_attention.default(q_1, k_1, v_1, None, None, eps=1e-06, relu=True"
+    assert found.after.startswith(head)
+    assert found.after.endswith(f"channel_major=False)\nreturn {name}")
+    assert found.of("linear_attention").rule == "PaddedReluAttention"
+
+
+def test_the_features_of_the_normaliser():
+    found = rewritten(rotary, *tokens_first())
+    assert found.of("linear_attention").rule == "RotaryReluAttention"
+    assert "relu=False" in found.after
+
+
+@pytest.mark.parametrize("tokens", [40, 56])
+def test_symbolic_length(tokens):
+    found = rewritten(sana_back, *positive(channels_first(torch.bfloat16)), dynamic=True)
+    assert found.of("linear_attention").matched
+    assert_right(found, sana_back, *positive(channels_first(torch.bfloat16, tokens=tokens)))
+
+
+def test_the_layout_of_the_result():
+    """Channels first in, channels first out: the strides are those of eager code."""
+    inputs = channels_first()
+    found = rewritten(sana, *inputs)
+    assert found.of("linear_attention").matched
+    assert found.gm(*inputs).stride() == sana(*inputs).stride()
+
+
+def test_zero_rows_divide_as_in_eager():
+    q, k, v = channels_first()
+    q[:, :, :, 3] = -1
+    for function in (lambda q, k, v: sana_with(q, k, v, 0.0), sana):
+        found = rewritten(function, q, k, v)
+        assert found.of("linear_attention").matched
+        assert torch.equal(found.gm(q, k, v).isnan(), function(q, k, v).isnan())
+
+
+# ---------------------------------------------------------------------------------------------- twins
+
+
+def variant(
+    act_q=F.relu, act_k=F.relu, pad=(0, 1), value=1.0, eps=1e-6, last=slice(-1, None), most=slice(0, -1)
+):
+    def function(q, k, v, *rest):
+        out = act_q(q) @ (act_k(k).mT @ F.pad(v, pad, value=value))
+        return out[..., most] / (out[..., last] + (rest[0] if rest else eps))
+
+    return function
+
+
+TWINS = {
+    "elu": variant(act_q=lambda x: F.elu(x) + 1, act_k=lambda x: F.elu(x) + 1),
+    "keys without relu": variant(act_k=lambda x: x),
+    "queries without relu": variant(act_q=lambda x: x),
+    "leaky": variant(act_q=F.leaky_relu),
+    "relu6": variant(act_k=F.relu6),
+    "clamped elsewhere": variant(act_q=lambda x: x.clamp_min(0.1)),
+    "padded with 0": variant(value=0.0),
+    "padded with 2": variant(value=2.0),
+    "padded on the other side": variant(pad=(1, 0)),
+    "padded twice": variant(pad=(0, 2), most=slice(0, -2)),
+    "another place divided": variant(last=slice(0, 1)),
+    "all but the first": variant(most=slice(1, None)),
+    "sum over channels": lambda q, k, v: (q.relu() @ (k.relu().mT @ v))
+    / (q.relu() @ k.relu()[:, :, :8].sum(-1, keepdim=True) + 1e-6),
+    "no normaliser": lambda q, k, v: q.relu() @ (k.relu().mT @ v),
+    "normaliser subtracted": lambda q, k, v: (q.relu() @ (k.relu().mT @ v))
+    / (q.relu() @ k.relu().sum(-2, keepdim=True).mT - 1e-6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", TWINS.values(), ids=list(TWINS))
+def test_twins(function):
+    inputs = tokens_first()
+    found = rewritten(function, *inputs)
+    assert "linear_attention" not in found.matched
+    assert torch.equal(found.gm(*inputs), function(*inputs)) or "sdpa" in found.matched
+
+
+REFUSED = {
+    "eps a tensor": (variant(), (*tokens_first(), torch.full((), 1e-6)), Reason.GUARD, "eps is a tensor"),
+    "rank 3": (padded, tuple(x[0] for x in tokens_first()), Reason.GUARD, "rank 3"),
+    "rank 5": (padded, tuple(x[None] for x in tokens_first()), Reason.GUARD, "rank 5"),
+    "keys shared": (
+        padded, (tokens_first()[0], *(x[:1] for x in tokens_first()[1:])), Reason.GUARD, "share batch and heads"
+    ),
+    "computed in float64": (
+        lambda q, k, v: padded(q.double(), k.double(), v.double()).float(), tokens_first(),
+        Reason.GUARD, "computed in float64",
+    ),
+    "the products returned": (
+        lambda q, k, v: (lambda o: (o[..., :-1] / (o[..., -1:] + 1e-6), o))(
+            q.relu() @ (k.relu().mT @ F.pad(v, (0, 1), value=1.0))
+        ),
+        tokens_first(), Reason.ESCAPES, "is returned by the graph",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "inputs", "code", "said"), REFUSED.values(), ids=list(REFUSED))
+def test_refused(function, inputs, code, said):
+    found = rewritten(function, *inputs)
+    site = found.of("linear_attention")
+    assert (site.status, site.code) == ("rejected", code)
+    assert said in site.detail
+    assert found.after == found.before
