@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from fxrewrite.guards import Guard, holds, same_shape
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 from fxrewrite.matching.terms import readings
@@ -23,6 +25,8 @@ class _LinearAttention(Rule):
     def guards(self, m: Match) -> Iterator[Guard]:
         q, k, v = m["q"], m["k"], m["v"]
         yield holds(q.rank == 4, "rank 4", f"rank {q.rank}")
+        narrow = v.dtype == torch.float64 or not m.computes_in(torch.float64)
+        yield holds(narrow, "computed in float32 or less", "computed in float64 from narrower operands")
         yield same_shape(q.shape[:-2], k.shape[:-2], "query and key share batch and heads")
         yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
         eps = m.bindings.get("eps")

@@ -95,6 +95,8 @@ class WrittenAttention(Rule):
         q, k, v = m["q"], m["k"], m["v"]
         yield same_dtype({"query": q, "key": k, "value": v, "output": m.value})
         yield holds(q.dtype.is_floating_point, "floating point", f"query is {q.dtype}")
+        narrow = q.dtype == torch.float64 or not m.computes_in(torch.float64)
+        yield holds(narrow, "computed in float32 or less", "computed in float64 from narrower operands")
         yield holds(
             q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}"
         )

@@ -97,6 +97,10 @@ class Match:
             bindings[name] = view
         return replace(self, bindings=bindings, seen=frozenset(seen))
 
+    def computes_in(self, dtype: torch.dtype) -> bool:
+        """Is any value that the replacement makes unnecessary of this dtype?"""
+        return any(node.meta["val"].dtype == dtype for node in self.computed)
+
     @property
     def operands(self) -> dict[str, View]:
         """All captured tensors, those of steps included."""
@@ -154,10 +158,14 @@ class Matcher:
         elif isinstance(pattern, Swapped) and isinstance(pattern.inner, Call):
             view = plain(root)
             if view.rank >= 2:
-                yield from self._call_at(pattern.inner, view.mT, Match(root, self.aliasing, self.constants, view.mT), None)
+                yield from self._call_at(
+                    pattern.inner, view.mT, Match(root, self.aliasing, self.constants, view.mT), None
+                )
         elif isinstance(pattern, Call):
             # at the root nothing is looked through: the site's value is this node's
-            yield from self._call_at(pattern, plain(root), Match(root, self.aliasing, self.constants, plain(root)), None)
+            yield from self._call_at(
+                pattern, plain(root), Match(root, self.aliasing, self.constants, plain(root)), None
+            )
         else:
             raise TypeError(f"a pattern must end in an operator, not {type(pattern).__name__}")
 

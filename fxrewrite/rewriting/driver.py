@@ -90,8 +90,12 @@ class _Pass:
         for candidate in chosen:
             candidate.match.root.replace_all_uses_with(cast(fx.Node, candidate.result))
         if chosen:
-            # what had no users before is none of ours: it may have an effect that fx does not know of
-            self.gm.graph.eliminate_dead_code(lambda node: node.is_impure() or node in self.unused)
+            # What was replaced goes, even if fx takes it for random (the fused attention, for its dropout).
+            # What had no users before is none of ours: it may have an effect that fx does not know of.
+            replaced = {node for c in chosen for node in c.match.seen | {c.match.root}}
+            self.gm.graph.eliminate_dead_code(
+                lambda node: (node.is_impure() and node not in replaced) or node in self.unused
+            )
             self.gm.graph.lint()
             self.gm.recompile()
 
