@@ -1,8 +1,8 @@
 """The implementations of each op, best first, each with what it requires. The list is the cost model.
 
-The kernels check the same requirements again at run time: a list promises speed, never safety.
-A requirement with evidence "measured" is one of cost: the kernel would be right, but not faster
-than what the framework does.
+The kernels check the same requirements again at run time: a list promises speed, never safety. A
+requirement with evidence "measured" is one of cost: the kernel would be right, but not faster than
+what the framework does. The figures behind them come from ``tests/benchmarks``.
 """
 
 from __future__ import annotations
@@ -14,26 +14,38 @@ from typing import Any
 import torch
 
 from ..guards.verdict import Judgement, Verdict
-from ..guards.vocabulary import Guard, at_least, at_most, device_is, dtype_in, equal, holds
+from ..guards.vocabulary import Guard, at_least, at_most, device_is, divisible, dtype_in, equal, holds
 from .isa import active_isa
 
 Arguments = Mapping[str, Any]
 MEASURED = "measured"
 
+BF16, FP32, FP16 = torch.bfloat16, torch.float32, torch.float16
+
 
 @dataclass(frozen=True)
 class Implementation:
-    """A kernel of an op: its name as counted at run time, the ISA levels that have it, its needs."""
+    """A kernel of an op: its algorithm, the ISA levels at which it is listed, and what it requires.
 
-    name: str
+    ``requires`` gets the call's arguments by name (fake tensors and plain values) and the ISA level.
+    """
+
+    algorithm: str
     levels: tuple[str, ...]
-    requires: Callable[[Arguments], Iterable[Guard]]
+    requires: Callable[[Arguments, str], Iterable[Guard]]
+
+    @property
+    def name(self) -> str:
+        """As counted at run time: "avx512_bf16:dot"."""
+        return f"{active_isa()}:{self.algorithm}"
 
     def judge(self, arguments: Arguments) -> list[Judgement]:
-        """All requirements judged for a call with these arguments (fake tensors and values)."""
+        """All requirements judged for a call with these arguments."""
         level = active_isa()
-        available = holds(level in self.levels, f"ISA {' or '.join(self.levels)}", f"this machine's kernels: {level}")
-        return [guard.judge() for guard in (available, *self.requires(arguments))]
+        pays = f"{self.algorithm} is faster than the framework at {level}"
+        listed = holds(level in self.levels, pays, f"kernels of level {level}")
+        judged = [measured(listed, f"faster than the framework from {self.levels[-1]} on").judge()]
+        return judged + [guard.judge() for guard in self.requires(arguments, level)]
 
 
 def measured(guard: Guard, detail: str) -> Guard:
@@ -48,6 +60,9 @@ def measured(guard: Guard, detail: str) -> Guard:
     return Guard(judge)
 
 
+# -------------------------------------------------------------------------------------------- linear
+
+
 def _rows(x: torch.Tensor) -> Any:
     rows: Any = 1
     for size in x.shape[:-1]:
@@ -55,36 +70,107 @@ def _rows(x: torch.Tensor) -> Any:
     return rows
 
 
-def _linear(a: Arguments) -> Iterable[Guard]:
-    x, weight = a["x"], a["weight"]
+def _linear(a: Arguments, level: str) -> Iterable[Guard]:
+    x = a["x"]
     yield device_is(x, "cpu", "x")
-    yield dtype_in(x, [torch.bfloat16], "x")
-    yield equal(x.dim() and x.stride(-1), 1, "x's last dim is contiguous")
+    yield dtype_in(x, [BF16], "x")
 
 
-def _sdpa(a: Arguments) -> Iterable[Guard]:
-    query, value = a["query"], a["value"]
-    yield device_is(query, "cpu", "query")
-    yield dtype_in(query, [torch.bfloat16, torch.float32], "query")
+# ---------------------------------------------------------------------------------------- fp8_linear
 
 
-def _fp8_linear(a: Arguments) -> Iterable[Guard]:
+def _fp8_linear(a: Arguments, level: str) -> Iterable[Guard]:
     x, scale = a["x"], a["scale"]
     yield device_is(x, "cpu", "x")
-    yield dtype_in(x, [torch.bfloat16], "x")
+    yield dtype_in(x, [BF16], "x")
     if scale is not None:
         yield equal(scale.numel(), 1, "elements of the scale == 1")
 
 
-def _relu_linear_attention(a: Arguments) -> Iterable[Guard]:
-    yield device_is(a["query"], "cpu", "query")
+# ---------------------------------------------------------------------------------------------- sdpa
 
+
+def _sdpa(a: Arguments) -> Iterable[Guard]:
+    query, key, mask = a["query"], a["key"], a["attn_mask"]
+    fused = _is_fused(a)
+    yield device_is(query, "cpu", "query")
+    yield dtype_in(query, [BF16, FP32], "query")
+    for name, size in (("batch", query.shape[0]), ("query length", query.shape[2]), ("key length", key.shape[2])):
+        yield at_least(size, 1, name)
+    if a["enable_gqa"] and isinstance(key.shape[1], int):
+        yield divisible(query.shape[1], key.shape[1], "heads")
+    if mask is not None:
+        dtypes = {torch.bool, FP32, query.dtype} if fused else {torch.bool, FP32, BF16, FP16}
+        yield dtype_in(mask, sorted(dtypes, key=str), "mask")
+        yield holds(mask.dim() <= 4, "the mask's rank is at most 4", f"mask of rank {mask.dim()}")
+        yield holds(mask.dim() >= 2 or not fused, "the mask's rank is at least 2", f"mask of rank {mask.dim()}")
+        both = fused and a["is_causal"]
+        yield holds(not both, "a mask or is_causal, not both", "a mask and is_causal together")
+
+
+def _is_fused(a: Arguments) -> bool:
+    """Is the meaning that of the framework's fused call, and not that of the formula written out?"""
+    return bool(a["safe_softmax"]) and a["mask_fill"] is None
+
+
+def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:
+    yield from _sdpa(a)
+    query, key, value = a["query"], a["key"], a["value"]
+    group = query.shape[1] // key.shape[1] if a["enable_gqa"] else 1
+    yield at_most(group * query.shape[2], 8, "query rows of a key head")
+    yield equal(key.stride(-1), 1, "the key's last dim is contiguous")
+    yield equal(value.stride(-1), 1, "the value's last dim is contiguous")
+
+
+def _sdpa_blocks(a: Arguments, level: str) -> Iterable[Guard]:
+    yield from _sdpa(a)
+    if level == "avx512":
+        written_out = holds(not _is_fused(a), "written out by hand", "a fused call")
+        yield measured(written_out, "the framework's flash attention is as fast without BF16 instructions")
+
+
+# ----------------------------------------------------------------------------- relu_linear_attention
+
+
+def _tokens(a: Arguments, level: str) -> Iterable[Guard]:
+    yield holds(not a["channel_major"], "a token-major result", "channel-major")
+    yield from _relu_linear_attention(a, level)
+
+
+def _channels(a: Arguments, level: str) -> Iterable[Guard]:
+    yield holds(a["channel_major"], "a channel-major result", "token-major")
+    yield from _relu_linear_attention(a, level)
+
+
+def _relu_linear_attention(a: Arguments, level: str) -> Iterable[Guard]:
+    query = a["query"]
+    tensors = {n: a[n] for n in ("query", "key", "value", "norm_query", "norm_key") if a[n] is not None}
+    yield device_is(query, "cpu", "query")
+    for name, tensor in tensors.items():
+        yield dtype_in(tensor, [BF16, FP32], name)
+    yield holds(
+        a["out_dtype"] in (None, BF16, FP32), "the result is bfloat16 or float32", f"the result is {a['out_dtype']}"
+    )
+    for name, size in (("batch", query.shape[0]), ("tokens", query.shape[2])):
+        yield at_least(size, 1, name)
+    separate = a["norm_query"] is not None
+    if level != "avx512_bf16":
+        slow = separate and (level == "avx2" or query.dtype == FP32)
+        normaliser = holds(not slow, "the normaliser has the numerator's features", "a normaliser of its own")
+        yield measured(normaliser, f"the framework's products are as fast at level {level}")
+
+
+LEVELS = ("avx512_bf16", "avx512", "avx2", "portable")
 
 IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
-    "linear": (Implementation("avx512_bf16", ("avx512_bf16",), _linear),),
-    "sdpa": (Implementation("avx512_bf16", ("avx512_bf16",), _sdpa),),
-    "fp8_linear": (Implementation("avx512_bf16", ("avx512_bf16",), _fp8_linear),),
-    "relu_linear_attention": (Implementation("avx512_bf16", ("avx512_bf16",), _relu_linear_attention),),
+    "linear": (Implementation("gemm", LEVELS[:1], _linear),),
+    "fp8_linear": (Implementation("gemm", LEVELS[:1], _fp8_linear),),
+    "sdpa": (
+        Implementation("stream", LEVELS[:3], _sdpa_stream),
+        Implementation("blocks", LEVELS[:2], _sdpa_blocks),
+    ),
+    "relu_linear_attention": (
+        Implementation("tokens", LEVELS[:3], _tokens),
+        Implementation("channels", LEVELS[:3], _channels),
+    ),
 }
-
-__all__ = ["IMPLEMENTATIONS", "MEASURED", "Implementation", "at_least", "at_most", "measured"]
