@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from .terms import CASTS
+
 
 class Aliasing:
     """Storages and writes of one graph.
@@ -88,6 +90,8 @@ def _aliased_argument(node: fx.Node) -> fx.Node | None:
         for argument, value in _arguments(node):
             if argument.alias_info is not None:
                 nodes = _nodes_in(value)
+                if node.target in CASTS and nodes and _dtype(nodes[0]) != _dtype(node):
+                    return None  # the schema allows for a cast that changes nothing; this one copies
                 if nodes and isinstance(nodes[0].meta.get("val"), (torch.Tensor, list, tuple)):
                     return nodes[0]
     # Composite operators do not declare it where they hand on their input: `type_as`, a trivial
@@ -96,6 +100,10 @@ def _aliased_argument(node: fx.Node) -> fx.Node | None:
         return node.args[0]
     held = _memory(node)
     return next((source for source in node.all_input_nodes if held & _memory(source)), None)
+
+
+def _dtype(node: fx.Node) -> torch.dtype | None:
+    return getattr(node.meta.get("val"), "dtype", None)
 
 
 # Where they are switched off, they return their input.
