@@ -1,6 +1,6 @@
 """FLUX.1-dev at full size, 12 billion parameters, on the meta device: nothing is allocated.
 
-    fxrewrite sites examples/flux_dev.py:flux
+fxrewrite sites examples/flux_dev.py:flux
 """
 
 import torch

@@ -124,17 +124,19 @@ def _inline_regions(gm: fx.GraphModule) -> None:
 
 
 def in_autocast(gm: fx.GraphModule) -> set[fx.Node]:
-    """The nodes that run inside an autocast region of the graph, or all where one surrounds it."""
+    """The nodes that autocast changes: those inside its regions in the graph and all that depends on them
+    (their captured dtypes are not those of the run), or every node where a region surrounds the graph.
+    """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return set(gm.graph.nodes)
     inside: set[fx.Node] = set()
-    depth = 0
+    regions: list[bool] = []  # is autocast on in it? Many regions are there to switch it off
     for node in gm.graph.nodes:
         if node.target is torch.amp.autocast_mode._enter_autocast:
-            depth += 1
+            regions.append(bool(node.args[2] if len(node.args) > 2 else True))
         elif node.target is torch.amp.autocast_mode._exit_autocast:
-            depth -= 1
-        elif depth:
+            regions.pop()
+        elif (regions and regions[-1]) or not inside.isdisjoint(node.all_input_nodes):
             inside.add(node)
     return inside
 

@@ -33,6 +33,7 @@ class RewrittenForward:
         if torch.compiler.is_compiling():  # inside somebody else's compilation: be the plain forward
             return self.eager(*args, **kwargs)
         if self._compiled is None:
+            self.report.predicted = True  # of a copy too, whatever the original has run
             self._breaks = capture.GraphBreaks()
             self._compiled = torch.compile(capture.with_own_code(self.eager), backend=self._backend)
         result = self._compiled(*args, **kwargs)
@@ -83,11 +84,13 @@ def rewrite_module(
         raise UsageError(f"expected an nn.Module or an ExportedProgram, got {type(model).__name__}")
     if is_rewritten(model):
         raise UsageError(f"{type(model).__name__} is rewritten already: call fxrewrite.restore(model) first")
+    _check_args(args)
     report = _predict(model, args, kwargs, options) if args or kwargs else Report(predicted=True)
     target = model if inplace else _copy(model)
     original = target.__dict__.get("forward")
     target.__dict__["forward"] = RewrittenForward(target, original, options, report)
-    target.__dict__["report"] = report
+    if not hasattr(target, "report"):  # the model's own goes first; ours is `model.forward.report` too
+        target.__dict__["report"] = report
     return target
 
 
@@ -96,7 +99,8 @@ def restore_module(model: nn.Module) -> nn.Module:
     if not is_rewritten(model):
         raise UsageError(f"{type(model).__name__} is not rewritten: there is nothing to restore")
     forward = model.__dict__.pop("forward")
-    model.__dict__.pop("report", None)
+    if model.__dict__.get("report") is forward.report:
+        del model.__dict__["report"]
     if forward.original is not None:
         model.__dict__["forward"] = forward.original
     return model
@@ -110,10 +114,7 @@ def analyze_module(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: Options
 ) -> Report:
     """See ``fxrewrite.analyze``: the driver over fake tensors, nothing computed and nothing applied."""
-    if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
-        raise UsageError(
-            f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}"
-        )
+    _check_args(args)
     report = Report(predicted=True)
     try:
         call = capture.fake_call(model, args, kwargs or {})
@@ -145,6 +146,13 @@ def _predict(
         return analyze_module(model, args, kwargs, options)
     except CaptureError as error:
         return Report(notes=[f"no dry run, sites are found at the first call: {error}"], predicted=True)
+
+
+def _check_args(args: Any) -> None:
+    if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
+        raise UsageError(
+            f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}"
+        )
 
 
 def _copy(model: nn.Module) -> nn.Module:

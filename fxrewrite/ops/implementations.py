@@ -15,7 +15,7 @@ import torch
 
 from ..guards.verdict import Judgement, Verdict
 from ..guards.vocabulary import Guard, at_least, at_most, device_is, divisible, dtype_in, equal, holds
-from .isa import active_isa
+from .isa import active_isa, detected_isa
 
 Arguments = Mapping[str, Any]
 MEASURED = "measured"
@@ -64,27 +64,79 @@ def measured(guard: Guard, detail: str) -> Guard:
 
 
 def _rows(x: torch.Tensor) -> Any:
+    """How many rows ``x`` [..., K] has; a tensor of rank 1 is one."""
     rows: Any = 1
     for size in x.shape[:-1]:
         rows = rows * size
     return rows
 
 
+def _uncapped(level: str) -> Guard:
+    """FXREWRITE_ISA caps our kernels, not the framework's."""
+    own = holds(level == detected_isa(), f"{level} is this machine's best", f"capped to {level}")
+    return measured(own, "the framework's kernels are not")
+
+
 def _linear(a: Arguments, level: str) -> Iterable[Guard]:
-    x = a["x"]
+    x, weight = a["x"], a["weight"]
     yield device_is(x, "cpu", "x")
-    yield dtype_in(x, [BF16], "x")
+    yield dtype_in(x, [BF16, FP32], "x")
+    if level != "avx512_bf16":
+        yield _uncapped(level)
+        yield measured(dtype_in(x, [BF16], "x"), f"the framework's float32 GEMM is as fast at level {level}")
+    elif x.dtype == BF16 and not _at_most(weight.shape, 2048):
+        large = at_most(_rows(x), 32, "rows")
+        yield measured(large, "on large layers the framework's GEMM is as fast")
+    if x.dtype == FP32:  # BLAS sums the few outputs of a narrow layer in another way
+        yield at_least(weight.shape[0], 16, "output width")
+
+
+def _at_most(sizes: Iterable[Any], bound: int) -> bool:
+    return all(isinstance(size, int) and size <= bound for size in sizes)
+
+
+def _dot(a: Arguments, level: str) -> Iterable[Guard]:
+    """One stream over the rows of the weight."""
+    yield from _linear(a, level)
+    k = a["weight"].shape[1]
+    yield equal(a["weight"].stride(1), 1, "the weight is row-major")
+    yield at_most(_rows(a["x"]), min(max(k // 20, 4), 32) if isinstance(k, int) else 4, "rows")
 
 
 # ---------------------------------------------------------------------------------------- fp8_linear
 
 
 def _fp8_linear(a: Arguments, level: str) -> Iterable[Guard]:
-    x, scale = a["x"], a["scale"]
+    x, weight, scale = a["x"], a["weight"], a["scale"]
     yield device_is(x, "cpu", "x")
     yield dtype_in(x, [BF16], "x")
+    yield dtype_in(weight, [torch.float8_e4m3fn, torch.float8_e5m2], "weight")
     if scale is not None:
-        yield equal(scale.numel(), 1, "elements of the scale == 1")
+        yield dtype_in(scale, [BF16, FP16, FP32, torch.float64], "scale")
+        yield holds(
+            _is_per_tensor(scale) or _is_per_channel(scale, weight),
+            "the scale is per tensor or per output channel",
+            f"scale of shape {list(scale.shape)} for a weight of shape {list(weight.shape)}",
+        )
+    if level != "avx512_bf16":
+        rows = at_most(_rows(x), 16 if level == "portable" else 64, "rows")
+        yield measured(rows, f"decoding once and the framework's GEMM are as fast at level {level}")
+
+
+def _fp8_dot(a: Arguments, level: str) -> Iterable[Guard]:
+    """One stream over the rows of the weight, a byte an element."""
+    yield from _fp8_linear(a, level)
+    k = a["weight"].shape[1]
+    yield equal(a["weight"].stride(1), 1, "the weight is row-major")
+    yield at_most(_rows(a["x"]), min(max(k // 20, 4), 32) if isinstance(k, int) else 4, "rows")
+
+
+def _is_per_tensor(scale: torch.Tensor) -> bool:
+    return all(isinstance(size, int) and size == 1 for size in scale.shape)
+
+
+def _is_per_channel(scale: torch.Tensor, weight: torch.Tensor) -> bool:
+    return scale.dim() == 2 and scale.shape[1] == 1 and scale.shape[0] == weight.shape[0]
 
 
 # ---------------------------------------------------------------------------------------------- sdpa
@@ -95,7 +147,11 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
     fused = _is_fused(a)
     yield device_is(query, "cpu", "query")
     yield dtype_in(query, [BF16, FP32], "query")
-    for name, size in (("batch", query.shape[0]), ("query length", query.shape[2]), ("key length", key.shape[2])):
+    for name, size in (
+        ("batch", query.shape[0]),
+        ("query length", query.shape[2]),
+        ("key length", key.shape[2]),
+    ):
         yield at_least(size, 1, name)
     if a["enable_gqa"] and isinstance(key.shape[1], int):
         yield divisible(query.shape[1], key.shape[1], "heads")
@@ -103,7 +159,9 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
         dtypes = {torch.bool, FP32, query.dtype} if fused else {torch.bool, FP32, BF16, FP16}
         yield dtype_in(mask, sorted(dtypes, key=str), "mask")
         yield holds(mask.dim() <= 4, "the mask's rank is at most 4", f"mask of rank {mask.dim()}")
-        yield holds(mask.dim() >= 2 or not fused, "the mask's rank is at least 2", f"mask of rank {mask.dim()}")
+        yield holds(
+            mask.dim() >= 2 or not fused, "the mask's rank is at least 2", f"mask of rank {mask.dim()}"
+        )
         both = fused and a["is_causal"]
         yield holds(not both, "a mask or is_causal, not both", "a mask and is_causal together")
 
@@ -149,7 +207,9 @@ def _relu_linear_attention(a: Arguments, level: str) -> Iterable[Guard]:
     for name, tensor in tensors.items():
         yield dtype_in(tensor, [BF16, FP32], name)
     yield holds(
-        a["out_dtype"] in (None, BF16, FP32), "the result is bfloat16 or float32", f"the result is {a['out_dtype']}"
+        a["out_dtype"] in (None, BF16, FP32),
+        "the result is bfloat16 or float32",
+        f"the result is {a['out_dtype']}",
     )
     for name, size in (("batch", query.shape[0]), ("tokens", query.shape[2])):
         yield at_least(size, 1, name)
@@ -163,8 +223,8 @@ def _relu_linear_attention(a: Arguments, level: str) -> Iterable[Guard]:
 LEVELS = ("avx512_bf16", "avx512", "avx2", "portable")
 
 IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
-    "linear": (Implementation("gemm", LEVELS[:1], _linear),),
-    "fp8_linear": (Implementation("gemm", LEVELS[:1], _fp8_linear),),
+    "linear": (Implementation("dot", LEVELS, _dot), Implementation("panel", LEVELS, _linear)),
+    "fp8_linear": (Implementation("dot", LEVELS, _fp8_dot), Implementation("panel", LEVELS, _fp8_linear)),
     "sdpa": (
         Implementation("stream", LEVELS[:3], _sdpa_stream),
         Implementation("blocks", LEVELS[:2], _sdpa_blocks),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 from .library import call_native, load_native
 
 
+@functools.cache
 def active_isa() -> str:
     """The instruction set of the kernels in use; "none" where the native library is not loaded."""
     return str(call_native("_isa")) if load_native() is None else "none"
 
 
+@functools.cache
 def detected_isa() -> str:
     """The best instruction set that this machine has, whatever FXREWRITE_ISA allows."""
     return str(call_native("_detected_isa")) if load_native() is None else "none"

@@ -46,7 +46,9 @@ def reference(
             query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     else:
-        out = _written_out(query, key, value, attn_mask, is_causal, scale, enable_gqa, mask_fill, safe_softmax)
+        out = _written_out(
+            query, key, value, attn_mask, is_causal, scale, enable_gqa, mask_fill, safe_softmax
+        )
     return restride(out, token_major)
 
 
