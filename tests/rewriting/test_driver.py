@@ -34,7 +34,8 @@ def test_before_and_after():
         return relu
     """)
     site = found.of("linear")
-    assert (site.status, site.code, site.reason, site.implementation) == ("matched", None, "", "any")
+    assert (site.status, site.code, site.reason) == ("matched", None, "")
+    assert site.implementation.endswith("any")
     assert site.operands == {"x": "float32[3, 8]", "weight": "float32[5, 8]", "bias": "float32[5]"}
     assert site.rule == "Linear"
     assert site.node == "linear"
@@ -145,16 +146,17 @@ def implementations(monkeypatch, *listed):
 
 
 def test_the_first_implementation_that_applies(monkeypatch):
-    refused = Implementation("best", (active_isa(),), lambda a: [divisible(a["x"].shape[-1], 32, "k")])
-    elsewhere = Implementation("other", ("sparc",), lambda a: [])
-    good = Implementation("good", (active_isa(),), lambda a: [])
+    refused = Implementation("best", (active_isa(),), lambda a, *_: [divisible(a["x"].shape[-1], 32, "k")])
+    elsewhere = Implementation("other", ("sparc",), lambda a, *_: [])
+    good = Implementation("good", (active_isa(),), lambda a, *_: [])
     implementations(monkeypatch, refused, elsewhere, good)
     site = rewritten(lambda x, w: F.linear(x, w), X, W).of("linear")
-    assert site.implementation == "good"
-    assert [(r.implementation, r.requirement) for r in site.refusals] == [
-        ("best", "k = 8: 8 % 32 = 8"),
-        ("other", f"this machine's kernels: {active_isa()}"),
-    ]
+    assert site.implementation.endswith("good")
+    best, other = site.refusals
+    assert best.implementation.endswith("best")
+    assert best.requirement == "k = 8: 8 % 32 = 8"
+    assert other.implementation.endswith("other")
+    assert active_isa() in other.requirement
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_the_first_implementation_that_applies(monkeypatch):
     ],
 )
 def test_no_implementation(monkeypatch, guard, code):
-    implementations(monkeypatch, Implementation("one", (active_isa(),), lambda a: [guard(a)]))
+    implementations(monkeypatch, Implementation("one", (active_isa(),), lambda a, *_: [guard(a)]))
     found = rewritten(lambda x, w: F.linear(x, w), X, W)
     site = found.of("linear")
     assert site.code is code
@@ -176,18 +178,18 @@ def test_no_implementation(monkeypatch, guard, code):
 
 
 def test_no_kernel_on_this_machine(monkeypatch):
-    implementations(monkeypatch, Implementation("one", ("sparc",), lambda a: []))
+    implementations(monkeypatch, Implementation("one", ("sparc",), lambda a, *_: []))
     assert rewritten(lambda x, w: F.linear(x, w), X, W).of("linear").code is Reason.NO_KERNEL
 
 
 def test_what_is_unknown_is_dispatched_or_rejected(monkeypatch):
     implementations(
         monkeypatch,
-        Implementation("one", (active_isa(),), lambda a: [divisible(a["x"].shape[0], 32, "rows")]),
+        Implementation("one", (active_isa(),), lambda a, *_: [divisible(a["x"].shape[0], 32, "rows")]),
     )
     function = lambda x, w: F.linear(x, w)  # noqa: E731
     dispatched = rewritten(function, X, W, dynamic=True).of("linear")
-    assert dispatched.implementation == "one"
+    assert dispatched.implementation.endswith("one")
     assert any(j.verdict is Verdict.UNKNOWN for j in dispatched.judgements)
     rejected = rewritten(function, X, W, dynamic=True, on_unknown="reject").of("linear")
     assert rejected.code is Reason.UNPROVED

@@ -1,1 +1,0 @@
-from tests.support.graphs import any_kernel  # noqa: F401
