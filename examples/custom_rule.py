@@ -4,11 +4,11 @@ A layer computes x·Wᵀ + (x·Aᵀ)·Bᵀ. With the sum of the weights it is on
 """
 
 import torch
+from fxrewrite.patterns import DEFAULT
 from torch import nn
 
 import fxrewrite
 from fxrewrite.guards import same_dtype
-from fxrewrite.patterns import DEFAULT
 
 
 class MergeLora(fxrewrite.Rule):

@@ -56,9 +56,8 @@ def main() -> None:
         started = time.perf_counter()
         fast = fxrewrite.rewrite(model, (), inputs)
         result = fast(**inputs)[0]
-        print(
-            f"2. rewrite: {fast.report.summary()}, {time.perf_counter() - started:.1f} s with the first call\n"
-        )
+        seconds = time.perf_counter() - started
+        print(f"2. rewrite: {fast.report.summary()}; {seconds:.1f} s with the first call\n")
 
         # 3. Both against the same model in float64.
         print("3. verify: RMS error against float64, relative to the output's RMS")
@@ -79,13 +78,10 @@ def main() -> None:
                 module(**inputs)
                 times[name].append(time.perf_counter() - started)
         for name, taken in times.items():
-            print(
-                f"   {name:10} median {statistics.median(taken) * 1e3:7.1f} ms   minimum {min(taken) * 1e3:7.1f} ms"
-            )
-        ratio = statistics.median(times["eager"]) / statistics.median(times["rewritten"])
-        print(
-            f"   speed-up   median {ratio:7.2f}      minimum {min(times['eager']) / min(times['rewritten']):7.2f}"
-        )
+            median, least = statistics.median(taken) * 1e3, min(taken) * 1e3
+            print(f"   {name:10} median {median:7.1f} ms   minimum {least:7.1f} ms")
+        median, least = (f(times["eager"]) / f(times["rewritten"]) for f in (statistics.median, min))
+        print(f"   speed-up   median {median:7.2f}      minimum {least:7.2f}")
         print("\n   kernels that ran, and how often:")
         for op, implementations in counters().items():
             print(f"   {op}: " + ", ".join(f"{name} {n}" for name, n in implementations.items()))

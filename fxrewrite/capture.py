@@ -26,6 +26,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._sympy.printers import PythonPrinter
 
 from .errors import CaptureError
 
@@ -148,7 +149,7 @@ def symbolic_expression(value: Any) -> Any:
 
 def condition_text(condition: Any) -> str:
     """A sympy condition as Python has it: "s0 % 32 == 0"."""
-    return str(torch.utils._sympy.printers.PythonPrinter().doprint(condition))
+    return str(PythonPrinter().doprint(condition))
 
 
 def shape_env_of(value: Any) -> ShapeEnv | None:

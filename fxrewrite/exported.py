@@ -29,5 +29,5 @@ def rewrite_exported(program: torch.export.ExportedProgram, options: Options) ->
             grad_enabled=False,
         )
     report.add(found)
-    rewritten.report = report
+    rewritten.report = report  # type: ignore[attr-defined]
     return rewritten

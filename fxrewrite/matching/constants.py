@@ -53,10 +53,9 @@ class Constants:
 
 
 def _is_pure(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
+    if not isinstance(node.target, torch._ops.OpOverload):
         return not is_tensor(node)  # arithmetic on sizes
-    return not schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags
+    return not node.target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
 def _is_small(value: Any) -> bool:

@@ -69,7 +69,7 @@ class Match:
         return default if found is None or isinstance(found, View) else float(found)
 
     def ungrouped(self, *names: str) -> Match:
-        """The match with these tensors, if each had its heads (dim -3) repeated, bound to what was repeated."""
+        """The match with these tensors bound to what each is a repetition of along its heads (dim -3)."""
         bindings, seen = dict(self.bindings), set(self.seen)
         for name in names:
             repeated = self[name]

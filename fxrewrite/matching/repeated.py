@@ -9,7 +9,7 @@ from torch import fx
 
 from ..guards.prover import prove_equal
 from ..guards.verdict import Verdict
-from .terms import RESHAPES, argument, rank_of
+from .terms import RESHAPES, CallNode, argument, rank_of
 from .transparent import rearranged, unchanged
 from .value import View, is_tensor, plain
 
@@ -45,7 +45,8 @@ def passed_between(outer: View, inner: View) -> frozenset[fx.Node]:
 
 
 def _unrepeated_here(view: View, axis: int) -> View | None:
-    node, dim = view.node, view.dims[axis]
+    node: CallNode = view.node
+    dim = view.dims[axis]
     if dim is None or node.op != "call_function":
         return None
     if node.target is aten.repeat_interleave.self_int:
@@ -58,7 +59,8 @@ def _unrepeated_here(view: View, axis: int) -> View | None:
         expanded = inner
     if expanded.node.target not in (aten.expand.default, aten.repeat.default):
         return None
-    merged, source = expanded.node, expanded.node.args[0]
+    merged: CallNode = expanded.node
+    source = merged.args[0]
     after, wide, before = (n.meta["val"].shape for n in (node, merged, source))
     if len(wide) != len(after) + 1 or len(before) != len(wide):
         return None
