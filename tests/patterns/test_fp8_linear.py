@@ -54,23 +54,24 @@ SPELLINGS = {
     "divided, a row each": (lambda x, w, s: F.linear(x, (w.float() / s).to(BF16)), (X, W8, ROWS)),
     "times a reciprocal": (lambda x, w, s: F.linear(x, (w.float() * (1 / s)).to(BF16)), (X, W8, S0)),
     "scaled output": (lambda x, w, s: F.linear(x, w.to(BF16)) * s.to(BF16), (X, W8, S0)),
-    "scaled output, a column each":
-        (lambda x, w, s: F.linear(x, w.to(BF16)) * s.to(BF16), (X, W8, ROWS[:, 0].contiguous())),
+    "scaled output, a column each": (
+        lambda x, w, s: F.linear(x, w.to(BF16)) * s.to(BF16),
+        (X, W8, ROWS[:, 0].contiguous()),
+    ),
     "scaled output, a number": (lambda x, w: F.linear(x, w.to(BF16)) * 0.25, (X, W8)),
     "bias": (lambda x, w, s, b: F.linear(x, w.to(BF16) * s.to(BF16), b), (X, W8, S0, B)),
     "bias after": (lambda x, w, s, b: F.linear(x, w.to(BF16) * s.to(BF16)) + b, (X, W8, S0, B)),
     "bias after the scale": (lambda x, w, s, b: F.linear(x, w.to(BF16)) * s.to(BF16) + b, (X, W8, S0, B)),
     "matmul": (lambda x, w, s: x @ (w.to(BF16) * s.to(BF16)).t(), (X, W8, S0)),
     "matmul, decoded transposed": (lambda x, w, s: x @ (w.t().to(BF16) * s.to(BF16)), (X, W8, S0)),
-    "matmul, a row each, transposed":
-        (lambda x, w, s: x @ (w.t().to(BF16) * s.t().to(BF16)), (X, W8, ROWS)),
+    "matmul, a row each, transposed": (lambda x, w, s: x @ (w.t().to(BF16) * s.t().to(BF16)), (X, W8, ROWS)),
     "weight as used": (lambda x, w, s: x @ (w.to(BF16) * s.to(BF16)), (X, W8.t().contiguous(), S0)),
     "addmm": (lambda x, w, b: torch.addmm(b, x, w.to(BF16).t()), (X, W8, B)),
     "rank 3": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X.view(2, 3, 32), W8, S0)),
     "e5m2": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), (X, W8.float().to(torch.float8_e5m2), S0)),
     "float32": (lambda x, w, s: F.linear(x, w.float() * s), (X.float(), W8, S0)),
     "float32, bias narrower": (lambda x, w, b: F.linear(x, w.float()) + b, (X.float(), W8, B)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "inputs"), SPELLINGS.values(), ids=list(SPELLINGS))
@@ -89,12 +90,13 @@ PARTS = {
     "a residual": (lambda x, w, r: F.linear(x, w.to(BF16)) + r, (X, W8, t(6, 12, dtype=BF16))),
     "one number for a bias": (lambda x, w: F.linear(x, w.to(BF16)) + 1, (X, W8)),
     "a bias of one element": (lambda x, w, b: F.linear(x, w.to(BF16)) + b, (X, W8, B[:1])),
-    "output scaled by a row each": (lambda x, w, s: F.linear(x, w.to(BF16)) * s, (X, W8, t(6, 1, dtype=BF16))),
-    "x scaled": (lambda x, w, s: F.linear(x * s.to(BF16), w.to(BF16)), (X, W8, S0)),
-    "two scales": (
-        lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)) * s.to(BF16), (X, W8, S0)
+    "output scaled by a row each": (
+        lambda x, w, s: F.linear(x, w.to(BF16)) * s,
+        (X, W8, t(6, 1, dtype=BF16)),
     ),
-}  # fmt: skip
+    "x scaled": (lambda x, w, s: F.linear(x * s.to(BF16), w.to(BF16)), (X, W8, S0)),
+    "two scales": (lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)) * s.to(BF16), (X, W8, S0)),
+}
 
 
 @pytest.mark.parametrize(("function", "inputs"), PARTS.values(), ids=list(PARTS))
@@ -129,15 +131,13 @@ def test_two_layers_that_share_a_decoded_weight_are_two_sites():
 NONE = {
     "a cast of another kind": (lambda x, w: F.linear(x, w.to(BF16)), (X, W8.float())),
     "an integer weight": (lambda x, w: F.linear(x, w.to(BF16)), (X, t(12, 32).to(torch.int8))),
-    "through the bits": (
-        lambda x, w: F.linear(x, w.view(torch.uint8).to(BF16)), (X, W8)
-    ),
+    "through the bits": (lambda x, w: F.linear(x, w.view(torch.uint8).to(BF16)), (X, W8)),
     "a shifted weight": (lambda x, w: F.linear(x, w.to(BF16) + 1), (X, W8)),
     "a scale for each block": (
         lambda x, w, s: F.linear(x, (w.to(BF16).view(12, 4, 8) * s.to(BF16)).view(12, 32)),
         (X, W8, t(12, 4, 1)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "inputs"), NONE.values(), ids=list(NONE))

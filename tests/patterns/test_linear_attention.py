@@ -101,7 +101,7 @@ SPELLINGS = {
     "values of another width": (padded, (*tokens_first()[:2], t(2, 3, 40, 5))),
     "one head": (padded, tuple(x[:, :1] for x in tokens_first())),
     "several lengths": (padded, (tokens_first()[0][:, :, :9], *tokens_first()[1:])),
-}  # fmt: skip
+}
 
 
 def positive(inputs):
@@ -198,12 +198,14 @@ TWINS = {
     "padded twice": variant(pad=(0, 2), most=slice(0, -2)),
     "another place divided": variant(last=slice(0, 1)),
     "all but the first": variant(most=slice(1, None)),
-    "sum over channels": lambda q, k, v: (q.relu() @ (k.relu().mT @ v))
-    / (q.relu() @ k.relu()[:, :, :8].sum(-1, keepdim=True) + 1e-6),
+    "sum over channels": lambda q, k, v: (
+        (q.relu() @ (k.relu().mT @ v)) / (q.relu() @ k.relu()[:, :, :8].sum(-1, keepdim=True) + 1e-6)
+    ),
     "no normaliser": lambda q, k, v: q.relu() @ (k.relu().mT @ v),
-    "normaliser subtracted": lambda q, k, v: (q.relu() @ (k.relu().mT @ v))
-    / (q.relu() @ k.relu().sum(-2, keepdim=True).mT - 1e-6),
-}  # fmt: skip
+    "normaliser subtracted": lambda q, k, v: (
+        (q.relu() @ (k.relu().mT @ v)) / (q.relu() @ k.relu().sum(-2, keepdim=True).mT - 1e-6)
+    ),
+}
 
 
 @pytest.mark.parametrize("function", TWINS.values(), ids=list(TWINS))
@@ -219,19 +221,26 @@ REFUSED = {
     "rank 3": (padded, tuple(x[0] for x in tokens_first()), Reason.GUARD, "rank 3"),
     "rank 5": (padded, tuple(x[None] for x in tokens_first()), Reason.GUARD, "rank 5"),
     "keys shared": (
-        padded, (tokens_first()[0], *(x[:1] for x in tokens_first()[1:])), Reason.GUARD, "share batch and heads"
+        padded,
+        (tokens_first()[0], *(x[:1] for x in tokens_first()[1:])),
+        Reason.GUARD,
+        "share batch and heads",
     ),
     "computed in float64": (
-        lambda q, k, v: padded(q.double(), k.double(), v.double()).float(), tokens_first(),
-        Reason.GUARD, "computed in float64",
+        lambda q, k, v: padded(q.double(), k.double(), v.double()).float(),
+        tokens_first(),
+        Reason.GUARD,
+        "computed in float64",
     ),
     "the products returned": (
         lambda q, k, v: (lambda o: (o[..., :-1] / (o[..., -1:] + 1e-6), o))(
             q.relu() @ (k.relu().mT @ F.pad(v, (0, 1), value=1.0))
         ),
-        tokens_first(), Reason.ESCAPES, "is returned by the graph",
+        tokens_first(),
+        Reason.ESCAPES,
+        "is returned by the graph",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "inputs", "code", "said"), REFUSED.values(), ids=list(REFUSED))

@@ -98,7 +98,7 @@ WRITTEN = {
     "weights in float32": lambda q, k, v: F.softmax(q @ k.mT, -1, dtype=torch.float32).to(q.dtype) @ v,
     "weights in float32, by casts": lambda q, k, v: (q @ k.mT).float().softmax(-1).type_as(q) @ v,
     "switched-off dropout": lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.1, training=False) @ v,
-}  # fmt: skip
+}
 MASKED = {
     "added": (lambda q, k, v, m: (q @ k.mT * 0.3 + m).softmax(-1) @ v, BIAS),
     "added on the left": (lambda q, k, v, m: (m + q @ k.mT * 0.3).softmax(-1) @ v, BIAS),
@@ -111,21 +111,30 @@ MASKED = {
     "filled with -inf": (lambda q, k, v, m: (q @ k.mT).masked_fill(~m, -INF).softmax(-1) @ v, KEEP),
     "filled with a number": (lambda q, k, v, m: (q @ k.mT).masked_fill(m, -1e9).softmax(-1) @ v, ~KEEP),
     "filled in place": (lambda q, k, v, m: (q @ k.mT).masked_fill_(m, -1e9).softmax(-1) @ v, ~KEEP),
-    "filled, then scaled": (lambda q, k, v, m: (q @ k.mT).masked_fill(m, -9.0).mul(0.3).softmax(-1) @ v, ~KEEP),
+    "filled, then scaled": (
+        lambda q, k, v, m: (q @ k.mT).masked_fill(m, -9.0).mul(0.3).softmax(-1) @ v,
+        ~KEEP,
+    ),
     "filled, small number": (lambda q, k, v, m: (q @ k.mT).masked_fill(m, -2.0).softmax(-1) @ v, ~KEEP),
-    "filled after a number was added":
-        (lambda q, k, v, m: (q @ k.mT + 3).masked_fill(m, -2.0).softmax(-1) @ v, ~KEEP),
-    "filled before a number is added":
-        (lambda q, k, v, m: ((q @ k.mT).masked_fill(m, -2.0) + 3).softmax(-1) @ v, ~KEEP),
+    "filled after a number was added": (
+        lambda q, k, v, m: (q @ k.mT + 3).masked_fill(m, -2.0).softmax(-1) @ v,
+        ~KEEP,
+    ),
+    "filled before a number is added": (
+        lambda q, k, v, m: ((q @ k.mT).masked_fill(m, -2.0) + 3).softmax(-1) @ v,
+        ~KEEP,
+    ),
     "where kept": (lambda q, k, v, m: torch.where(m, q @ k.mT * 0.3, -1e9).softmax(-1) @ v, KEEP),
     "where dropped": (lambda q, k, v, m: torch.where(m, -INF, q @ k.mT).softmax(-1) @ v, ~KEEP),
     "where, filled tensor": (
-        lambda q, k, v, m: torch.where(m, q @ k.mT, torch.full([], -1e9, dtype=q.dtype)).softmax(-1) @ v, KEEP
+        lambda q, k, v, m: torch.where(m, q @ k.mT, torch.full([], -1e9, dtype=q.dtype)).softmax(-1) @ v,
+        KEEP,
     ),
     "where, finfo": (
-        lambda q, k, v, m: torch.where(m, q @ k.mT, torch.finfo(q.dtype).min).softmax(-1) @ v, KEEP
+        lambda q, k, v, m: torch.where(m, q @ k.mT, torch.finfo(q.dtype).min).softmax(-1) @ v,
+        KEEP,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("function", WRITTEN.values(), ids=list(WRITTEN))
@@ -185,24 +194,28 @@ SHAPES = {
         tuple(x.transpose(1, 2).contiguous() for x in (Q, K, V)),
     ),
     "a dim of 1 squeezed": (
-        lambda q, k, v: (q.squeeze(1) @ k.squeeze(1).mT).softmax(-1) @ v.squeeze(1), qkv(batch=(2, 1))
+        lambda q, k, v: (q.squeeze(1) @ k.squeeze(1).mT).softmax(-1) @ v.squeeze(1),
+        qkv(batch=(2, 1)),
     ),
     "grouped heads": (
         lambda q, k, v: (q @ k.repeat_interleave(2, 1).mT).softmax(-1) @ v.repeat_interleave(2, 1),
         (Q, t(2, 2, 7, 8, seed=8), t(2, 2, 7, 8, seed=9)),
     ),
     "grouped heads, expanded": (
-        lambda q, k, v: (q @ k[:, :, None].expand(2, 2, 2, 7, 8).reshape(2, 4, 7, 8).mT).softmax(-1)
-        @ v[:, :, None].expand(2, 2, 2, 7, 8).reshape(2, 4, 7, 8),
+        lambda q, k, v: (
+            (q @ k[:, :, None].expand(2, 2, 2, 7, 8).reshape(2, 4, 7, 8).mT).softmax(-1)
+            @ v[:, :, None].expand(2, 2, 2, 7, 8).reshape(2, 4, 7, 8)
+        ),
         (Q, t(2, 2, 7, 8, seed=8), t(2, 2, 7, 8, seed=9)),
     ),
     "grouped heads, merged after": (
         lambda q, k, v, m: (
-            (q @ k.repeat_interleave(2, 1).mT).view(8, 6, 7) + m
-        ).view(2, 4, 6, 7).softmax(-1) @ v.repeat_interleave(2, 1),
+            ((q @ k.repeat_interleave(2, 1).mT).view(8, 6, 7) + m).view(2, 4, 6, 7).softmax(-1)
+            @ v.repeat_interleave(2, 1)
+        ),
         (Q, t(2, 2, 7, 8, seed=8), t(2, 2, 7, 8, seed=9), t(8, 6, 7)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "inputs"), SHAPES.values(), ids=list(SHAPES))
@@ -275,38 +288,63 @@ TWINS = {
     "softmax over queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, S, "softmax with {'dim'"),
     "softmax over heads": (lambda q, k, v: (q @ k.mT).softmax(1) @ v, S, "softmax with {'dim': -1}"),
     "log_softmax": (lambda q, k, v: (q @ k.mT).log_softmax(-1) @ v, None, ""),
-    "keys not transposed": (lambda q, k, v: (q @ k[..., :6, :8].mT[..., :6]).softmax(-1) @ v[..., :6, :], None, ""),
+    "keys not transposed": (
+        lambda q, k, v: (q @ k[..., :6, :8].mT[..., :6]).softmax(-1) @ v[..., :6, :],
+        None,
+        "",
+    ),
     "a scale for each head": (lambda q, k, v, s: (q @ k.mT * s).softmax(-1) @ v, G, "the scale is a tensor"),
     "probabilities changed": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 2) @ v, S, "found mul"),
-    "probabilities returned": (lambda q, k, v: (lambda p: (p @ v, p))((q @ k.mT).softmax(-1)), E, "is returned"),
-    "scores used twice": (lambda q, k, v: (lambda s: (s.softmax(-1) @ v, s.amax()))(q @ k.mT), E, "also used by"),
+    "probabilities returned": (
+        lambda q, k, v: (lambda p: (p @ v, p))((q @ k.mT).softmax(-1)),
+        E,
+        "is returned",
+    ),
+    "scores used twice": (
+        lambda q, k, v: (lambda s: (s.softmax(-1) @ v, s.amax()))(q @ k.mT),
+        E,
+        "also used by",
+    ),
     "active dropout": (lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.5, True) @ v, S, "dropout"),
     "capped scores": (lambda q, k, v: (50 * torch.tanh(q @ k.mT / 50)).softmax(-1) @ v, S, "tanh"),
     "bias of a masked score": (
-        lambda q, k, v, m: ((q @ k.mT).masked_fill(~m, -9.0) + q[..., :7]).softmax(-1) @ v, G, "already masked"
+        lambda q, k, v, m: ((q @ k.mT).masked_fill(~m, -9.0) + q[..., :7]).softmax(-1) @ v,
+        G,
+        "already masked",
     ),
     "masked twice": (
         lambda q, k, v, m: (q @ k.mT).masked_fill(m, -9.0).masked_fill(~m, -1.0).softmax(-1) @ v,
-        G, "masked more than once",
+        G,
+        "masked more than once",
     ),
     "replaced by a tensor": (
         lambda q, k, v, m: torch.where(m, q @ k.mT, torch.zeros(6, 7).to(q)).softmax(-1) @ v,
-        G, "replaced by a tensor",
+        G,
+        "replaced by a tensor",
     ),
     "a truth added": (lambda q, k, v, m: (q @ k.mT + m).softmax(-1) @ v, G, "the bias is torch.bool"),
-    "an integer added": (lambda q, k, v, m: (q @ k.mT + m.int()).softmax(-1) @ v, G, "the bias is torch.int32"),
+    "an integer added": (
+        lambda q, k, v, m: (q @ k.mT + m.int()).softmax(-1) @ v,
+        G,
+        "the bias is torch.int32",
+    ),
     "infinity added": (lambda q, k, v: (q @ k.mT + -INF).softmax(-1) @ v, G, "-inf is added"),
     "NaN where masked": (
-        lambda q, k, v, m: (q @ k.mT).masked_fill(m, float("nan")).softmax(-1) @ v, G, "become NaN"
+        lambda q, k, v, m: (q @ k.mT).masked_fill(m, float("nan")).softmax(-1) @ v,
+        G,
+        "become NaN",
     ),
     "values of another dtype": (
         lambda q, k, v: (q.double() @ k.double().mT).softmax(-1).to(v.dtype) @ v,
-        G, "computed in float64",
+        G,
+        "computed in float64",
     ),
     "output of another dtype": (
-        lambda q, k, v: (q.bfloat16() @ k.bfloat16().mT).to(v.dtype).softmax(-1) @ v, G, "mixed dtypes"
+        lambda q, k, v: (q.bfloat16() @ k.bfloat16().mT).to(v.dtype).softmax(-1) @ v,
+        G,
+        "mixed dtypes",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "code", "said"), TWINS.values(), ids=list(TWINS))
@@ -325,13 +363,20 @@ def test_twins(function, code, said):
 
 
 FUSED_TWINS = {
-    "active dropout": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1), (Q, K, V),
-                       "dropout is active, p = 0.1"),
+    "active dropout": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1),
+        (Q, K, V),
+        "dropout is active, p = 0.1",
+    ),
     "rank 2": (F.scaled_dot_product_attention, qkv(batch=()), "rank 2"),
     "rank 5": (F.scaled_dot_product_attention, qkv(batch=(2, 1, 3)), "rank 5"),
-    "keys broadcast": (F.scaled_dot_product_attention, (Q, K[:1], V[:1]), "query and key share batch and heads"),
+    "keys broadcast": (
+        F.scaled_dot_product_attention,
+        (Q, K[:1], V[:1]),
+        "query and key share batch and heads",
+    ),
     "values broadcast": (F.scaled_dot_product_attention, (Q, K, V[:, :1]), "key and value share"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("function", "inputs", "said"), FUSED_TWINS.values(), ids=list(FUSED_TWINS))

@@ -114,16 +114,21 @@ def doubled(x):
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda op, x: op.aten.to.dtype(x, torch.bfloat16), "torch.bfloat16 on cpu in place of torch.float32"),
+        (
+            lambda op, x: op.aten.to.dtype(x, torch.bfloat16),
+            "torch.bfloat16 on cpu in place of torch.float32",
+        ),
         (lambda op, x: op.aten.unsqueeze(x, 0), "rank 3 in place of 2"),
         (lambda op, x: op.aten.constant_pad_nd(x, [0, 1]), "size 9 in place of 8 in dim 1"),
-        (lambda op, x: op.aten.t(op.aten.clone(op.aten.t(x), memory_format=torch.contiguous_format)),
-         "stride 1 in place of 8 in dim 0"),
+        (
+            lambda op, x: op.aten.t(op.aten.clone(op.aten.t(x), memory_format=torch.contiguous_format)),
+            "stride 1 in place of 8 in dim 0",
+        ),
         (lambda op, x: op.aten.mm(x, x), "Doubled.replace: RuntimeError:"),
         (lambda op, x: 1 / 0, "Doubled.replace: ZeroDivisionError: division by zero"),
         (lambda op, x: op.aten.absent(x), "Doubled.replace: AttributeError"),
     ],
-)  # fmt: skip
+)
 def test_metadata_are_checked(build, said):
     found = rewritten(doubled, X, rules=[Doubled(build)])
     site = found.of("linear")
