@@ -57,6 +57,7 @@ def test_the_larger_wins_and_the_other_says_why():
     [
         (["abc", "cde", "efg"], ["abc", "efg"]),  # a chain: both ends
         (["ab", "cd", "abcd"], ["abcd"]),  # one large site beats two halves
+        (["ab1", "cd2", "abcde"], ["abcde"]),  # though the halves have more nodes
         (["abcdefgh", "ax", "by", "cz"], ["abcdefgh"]),
         (["abc", "ax", "by", "cz"], ["ax", "by", "cz"]),
     ],
