@@ -1,0 +1,42 @@
+"""Every example runs as it is, in a process of its own, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+RUNS = {
+    "sana.py": (["--layers", "1", "--size", "8", "--rounds", "1"], ["linear_attention", "ratio", "speed-up"]),
+    "custom_rule.py": ([], ["1 of 1 matched", "largest difference to the original"]),
+    "compile_backend.py": ([], ["17 tokens: largest difference"]),
+    "flux_dev.py": ([], ["561 sites found", "sdpa: 57 of 57 matched"]),
+}
+SLOW = {"flux_dev.py"}
+
+
+def test_all_examples_are_run():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in RUNS]
+)
+def test_example(name):
+    pytest.importorskip("diffusers")
+    arguments, parts = RUNS[name]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for part in parts:
+        assert part in done.stdout
