@@ -275,7 +275,13 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         sites = families(result)
         if sites is not None:
             counted += 1
-            for family, numbers in sites.items():
+            for family, (found, reach, eager, matched) in sites.items():
+                numbers = (
+                    min(found, reach),
+                    reach,
+                    eager,
+                    matched,
+                )  # one entry's surplus hides no other's gap
                 total[family] = [a + b for a, b in zip(total[family], numbers, strict=True)]
     if counted:
         out.append(
