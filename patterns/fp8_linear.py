@@ -19,6 +19,12 @@ class Fp8Linear(Rule):
     """x · (s ∘ W)ᵀ + b: the scale on the weight or on the output, multiplied or divided, or none."""
 
     kind = "fp8_matmul"
+    anchor = "cast"
+    fed_by = frozenset()
+    feeds = frozenset({"linear", "matmul"})
+
+    def is_anchor(self, node: Any) -> bool:
+        return node.args[0].meta["val"].dtype in FP8
 
     def pattern(
         self,

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar
 
+from torch import fx
+
 from ..guards.vocabulary import Guard
 from .matcher import Match, root_operators
 from .pattern import Pattern, compile_pattern
@@ -30,12 +32,15 @@ class Rule:
                 return op.fxrewrite.linear(m["x"], m["weight"])
 
     ``kind`` is the family under which sites are reported. ``anchor`` names the operator (of
-    ``terms``) by which a near miss is recognised: a node that reads as the anchor, is fed by and
-    feeds what the pattern says, and yet matches no rule, is reported as rejected.
+    ``terms``) by which a near miss is recognised: a node that reads as the anchor, comes soon after
+    one that reads as ``fed_by`` (if any is named) and soon before one that reads as ``feeds``, and
+    yet is in no match, is reported as rejected.
     """
 
     kind: ClassVar[str]
     anchor: ClassVar[str | None] = None
+    fed_by: ClassVar[frozenset[str]] = frozenset({"matmul"})
+    feeds: ClassVar[frozenset[str]] = frozenset({"matmul"})
 
     # Subclasses give pattern() the captures as further parameters.
     pattern: Any
@@ -46,6 +51,10 @@ class Rule:
 
     def applies(self, m: Match) -> bool:
         """Is the match a site of this kind at all? False: it is none, and not reported."""
+        return True
+
+    def is_anchor(self, node: fx.Node) -> bool:
+        """May this node, which reads as the anchor, be part of a near miss?"""
         return True
 
     def guards(self, m: Match) -> Iterable[Guard]:

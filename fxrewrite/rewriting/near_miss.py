@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import torch
 from torch import fx
 
 from ..matching import Match, Matcher, Mismatch, Rule
@@ -18,26 +19,28 @@ REACH = 8
 def near_misses(
     matcher: Matcher, rules: Sequence[Rule], matches: Sequence[Match]
 ) -> list[tuple[fx.Node, Site]]:
-    """A rejected site for every anchor that is fed by a matmul, feeds one, and is in no match."""
+    """A rejected site for every anchor with the neighbours that its rule names that is in no match."""
     covered = {node for match in matches for node in match.computed}
     sites: list[tuple[fx.Node, Site]] = []
-    for anchor_op in {rule.anchor for rule in rules if rule.anchor}:
-        anchored = [rule for rule in rules if rule.anchor == anchor_op]
-        for anchor in matcher.nodes_reading_as({anchor_op}):
-            if anchor in covered or not _reaches(anchor, forward=False):
+    for rule in rules:
+        for anchor in matcher.nodes_reading_as({rule.anchor}) if rule.anchor else []:
+            if anchor in covered or not rule.is_anchor(anchor):
                 continue
-            consumer = _reaches(anchor, forward=True)
+            if rule.fed_by and _nearest(anchor, rule.fed_by, forward=False) is None:
+                continue
+            consumer = _nearest(anchor, rule.feeds, forward=True)
             if consumer is None:
                 continue
-            site = new_site(anchored[0].name, anchored[0].kind, anchor, {})
+            covered.add(anchor)
+            site = new_site(rule.name, rule.kind, anchor, {})
             site.status, site.code = "rejected", Reason.STRUCTURE
-            site.detail = _explain(matcher, anchored, consumer, anchor)
+            site.detail = _explain(matcher, [r for r in rules if r.anchor == rule.anchor], consumer, anchor)
             sites.append((anchor, site))
     return sites
 
 
-def _reaches(anchor: fx.Node, *, forward: bool) -> fx.Node | None:
-    """The nearest matmul before or after the anchor, through operators of one main operand."""
+def _nearest(anchor: fx.Node, wanted: Collection[str], *, forward: bool) -> fx.Node | None:
+    """The nearest node that reads as one of ``wanted``, after or before the anchor."""
     frontier, seen = [anchor], {anchor}
     for _ in range(REACH):
         following: list[fx.Node] = []
@@ -47,12 +50,22 @@ def _reaches(anchor: fx.Node, *, forward: bool) -> fx.Node | None:
                     continue
                 seen.add(neighbour)
                 ops = OPERATORS.get(neighbour.target, ())
-                if "matmul" in ops:
+                if not set(ops).isdisjoint(wanted):
                     return neighbour
-                if "linear" not in ops and neighbour.op == "call_function":
+                if "linear" not in ops and _hands_on(neighbour):
                     following.append(neighbour)
         frontier = following
     return None
+
+
+def _hands_on(node: fx.Node) -> bool:
+    """Is the result the main operand with its elements changed, moved or joined by others?"""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op == "call_function"  # an item of a tuple
+    views = any(r.alias_info is not None for r in target._schema.returns)
+    joins = target in (torch.ops.aten.cat.default, torch.ops.aten.clone.default)
+    return views or joins or torch.Tag.pointwise in target.tags or target in OPERATORS
 
 
 def _explain(matcher: Matcher, rules: Sequence[Rule], consumer: fx.Node, anchor: fx.Node) -> str:
