@@ -5,6 +5,8 @@ Found by name through the entry-point group ``torch_dynamo_backends``; nothing n
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -73,7 +75,18 @@ def _rewritten(
         return None
     seconds = time.perf_counter() - started
     name = f"g{len(report.captures)}"
-    found = rewrite_graph(graph, default_rules(options), options, name, grad_enabled=torch.is_grad_enabled())
+    rules, grad_enabled = default_rules(options), torch.is_grad_enabled()
+    try:
+        found = rewrite_graph(graph, rules, options, name, grad_enabled=grad_enabled)
+    except Exception as error:  # a fault of ours must not be the model's: it runs as it is, and is told
+        if os.environ.get("FXREWRITE_DEBUG"):
+            raise
+        report.note(
+            f"a graph of {len(gm.graph.nodes)} nodes stays as it is, by a fault of fxrewrite: "
+            f"{type(error).__name__}: {capture.first_line(error)} (FXREWRITE_DEBUG=1 raises it)"
+        )
+        logging.getLogger("fxrewrite").warning("a graph stays as it is", exc_info=error)
+        return None
     found.capture_seconds, found.weights = seconds, weights
     report.add(found)
     return graph if any(site.matched for site in found.sites) else None

@@ -1,1 +1,7 @@
-from tests.support.graphs import any_kernel  # noqa: F401
+"""Fixtures of all tests. A fault inside the pass fails the test that met it."""
+
+import os
+
+os.environ.setdefault("FXREWRITE_DEBUG", "1")
+
+from tests.support.graphs import any_kernel  # noqa: E402, F401
