@@ -4,4 +4,4 @@ import os
 
 os.environ.setdefault("FXREWRITE_DEBUG", "1")
 
-from tests.support.graphs import any_kernel  # noqa: E402, F401
+from tests.support.graphs import any_kernel  # noqa: F401
