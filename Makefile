@@ -43,7 +43,7 @@ slow: setup
 
 lint: setup
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check fxrewrite patterns examples
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict fxrewrite patterns
 	$(BIN)/clang-format --dry-run --Werror $$(find native -name '*.cpp' -o -name '*.h')
 

@@ -52,15 +52,19 @@ def sdpa_case(
     inputs = qkv(copies, batch, heads, length, dim, keys, groups, dim_v, dtype)
     keys = keys or length
     allowed = torch.rand(batch, 1, length, keys) > 0.05 if mask else None
-    options = dict(is_causal=causal, enable_gqa=groups is not None)
+    options = {"is_causal": causal, "enable_gqa": groups is not None}
     name = f"sdpa {'bf16' if dtype == BF16 else 'fp32'} [{batch},{heads}{f'/{groups}' if groups else ''},{length}"
     name += f"x{keys}" * (keys != length) + f",{dim}" + f"/{dim_v}" * (dim_v is not None) + "]"
     name += " causal" * causal + " boolmask" * mask
     flops = 2.0 * batch * heads * length * keys * (dim + (dim_v or dim)) * (0.5 if causal else 1)
-    return name, flops, [
-        lambda i: F.scaled_dot_product_attention(*inputs[i % copies], attn_mask=allowed, **options),
-        lambda i: torch.ops.fxrewrite.sdpa(*inputs[i % copies], allowed, **options),
-    ]
+    return (
+        name,
+        flops,
+        [
+            lambda i: F.scaled_dot_product_attention(*inputs[i % copies], attn_mask=allowed, **options),
+            lambda i: torch.ops.fxrewrite.sdpa(*inputs[i % copies], allowed, **options),
+        ],
+    )
 
 
 def chain_case(batch, heads, length, dim, *, keys=None, dtype=BF16) -> tuple[str, float, list[Side]]:
@@ -72,10 +76,14 @@ def chain_case(batch, heads, length, dim, *, keys=None, dtype=BF16) -> tuple[str
         return scores.float().softmax(-1).to(q.dtype) @ v
 
     name = f"chain {'bf16' if dtype == BF16 else 'fp32'} [{batch},{heads},{length}{f'x{keys}' if keys else ''},{dim}]"
-    return name, 4.0 * batch * heads * length * (keys or length) * dim, [
-        chain,
-        lambda _: torch.ops.fxrewrite.sdpa(q, k, v, mask, safe_softmax=False),
-    ]
+    return (
+        name,
+        4.0 * batch * heads * length * (keys or length) * dim,
+        [
+            chain,
+            lambda _: torch.ops.fxrewrite.sdpa(q, k, v, mask, safe_softmax=False),
+        ],
+    )
 
 
 def sana_case(heads, dim, tokens, *, dtype=BF16) -> tuple[str, float, list[Side]]:
@@ -95,7 +103,11 @@ def sana_case(heads, dim, tokens, *, dtype=BF16) -> tuple[str, float, list[Side]
         out = torch.ops.fxrewrite.relu_linear_attention(a, b, c, eps=1e-15, channel_major=True)
         return out.mT.flatten(1, 2).transpose(1, 2)
 
-    return f"sana {'bf16' if dtype == BF16 else 'fp32'} [1,{heads},{dim},{tokens}]", 4.0 * heads * tokens * dim * dim, [chain, ours]
+    return (
+        f"sana {'bf16' if dtype == BF16 else 'fp32'} [1,{heads},{dim},{tokens}]",
+        4.0 * heads * tokens * dim * dim,
+        [chain, ours],
+    )
 
 
 def sana_video_case(heads, dim, tokens, *, dtype=BF16) -> tuple[str, float, list[Side]]:
@@ -110,15 +122,27 @@ def sana_video_case(heads, dim, tokens, *, dtype=BF16) -> tuple[str, float, list
 
     def ours(_: int) -> torch.Tensor:
         a, b, ra, rb, c = (t.transpose(1, 2) for t in (q, k, rotated_q, rotated_k, v))
-        out = torch.ops.fxrewrite.relu_linear_attention(ra, rb, c, a, b, eps=1e-15, relu=False, channel_major=True)
+        out = torch.ops.fxrewrite.relu_linear_attention(
+            ra, rb, c, a, b, eps=1e-15, relu=False, channel_major=True
+        )
         return out.mT.flatten(1, 2).transpose(1, 2)
 
-    return f"sanavideo {'bf16' if dtype == BF16 else 'fp32'} [1,{heads},{dim},{tokens}]", 4.0 * heads * tokens * dim * dim, [chain, ours]
+    return (
+        f"sanavideo {'bf16' if dtype == BF16 else 'fp32'} [1,{heads},{dim},{tokens}]",
+        4.0 * heads * tokens * dim * dim,
+        [chain, ours],
+    )
 
 
 def cases(kind: str) -> Iterator[Callable[[], tuple[str, float, list[Side]]]]:
     if kind in ("sdpa", "all"):
-        for shape in ((1, 16, 1024, 72), (1, 20, 1024, 112), (1, 24, 1536, 128), (1, 16, 4096, 64), (2, 12, 512, 64)):
+        for shape in (
+            (1, 16, 1024, 72),
+            (1, 20, 1024, 112),
+            (1, 24, 1536, 128),
+            (1, 16, 4096, 64),
+            (2, 12, 512, 64),
+        ):
             yield lambda shape=shape: sdpa_case(*shape)
         yield lambda: sdpa_case(1, 20, 1024, 112, keys=300, mask=True)
         yield lambda: sdpa_case(1, 32, 1024, 128, causal=True)
@@ -128,7 +152,14 @@ def cases(kind: str) -> Iterator[Callable[[], tuple[str, float, list[Side]]]]:
         yield lambda: sdpa_case(1, 32, 1, 128, keys=2048)
         yield lambda: sdpa_case(1, 32, 1, 128, keys=2048, groups=8)
         yield lambda: sdpa_case(1, 8, 4, 64, keys=1024)
-        small = ((2, 4, 16, 64), (1, 2, 48, 112), (2, 2, 12, 64), (1, 8, 256, 64), (1, 12, 128, 64), (1, 16, 77, 64))
+        small = (
+            (2, 4, 16, 64),
+            (1, 2, 48, 112),
+            (2, 2, 12, 64),
+            (1, 8, 256, 64),
+            (1, 12, 128, 64),
+            (1, 16, 77, 64),
+        )
         for shape in small:
             yield lambda shape=shape: sdpa_case(*shape)
         for shape in ((1, 16, 1024, 72), (2, 12, 512, 64), *small):
@@ -149,7 +180,9 @@ def cases(kind: str) -> Iterator[Callable[[], tuple[str, float, list[Side]]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", nargs="?", default="all", choices=["sdpa", "chain", "linear", "all"])
     parser.add_argument("--only", default="", help="only cases whose name has this in it")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each pair")
@@ -165,7 +198,10 @@ def main() -> None:
         eager, ours = interleaved(sides, options.seconds)
         ratio, median = min(eager) / min(ours), statistics.median(eager) / statistics.median(ours)
         speed = flops / min(ours) / 1e9
-        print(f"| {name} | {min(eager) * 1e3:.3f} | {min(ours) * 1e3:.3f} | {ratio:.2f} | {median:.2f} | {speed:.0f} |", flush=True)
+        print(
+            f"| {name} | {min(eager) * 1e3:.3f} | {min(ours) * 1e3:.3f} | {ratio:.2f} | {median:.2f} | {speed:.0f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,19 @@ INF = float("inf")
 op, reference = torch.ops.fxrewrite.sdpa, torch.ops.fxrewrite.sdpa_reference
 
 
-def exact(q, k, v, mask=None, *, is_causal=False, scale=None, enable_gqa=False, mask_fill=None, safe_softmax=True, **_):
+def exact(
+    q,
+    k,
+    v,
+    mask=None,
+    *,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+    mask_fill=None,
+    safe_softmax=True,
+    **_,
+):
     """The op's meaning, in float64."""
     q, k, v = q.double(), k.double(), v.double()
     if enable_gqa:
@@ -36,10 +48,24 @@ def exact(q, k, v, mask=None, *, is_causal=False, scale=None, enable_gqa=False, 
     return weights @ v
 
 
-def eager(q, k, v, mask=None, *, is_causal=False, scale=None, enable_gqa=False, mask_fill=None, safe_softmax=True, **_):
+def eager(
+    q,
+    k,
+    v,
+    mask=None,
+    *,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+    mask_fill=None,
+    safe_softmax=True,
+    **_,
+):
     """What models run: the fused call for its own meaning, else the formula in the inputs' dtype."""
     if mask_fill is None and safe_softmax:
-        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return F.scaled_dot_product_attention(
+            q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -60,7 +86,8 @@ def hold(q, k, v, mask=None, **options):
     """The contract: error at most 1.25 times eager's, no drift, order of memory as asked."""
     out = op(q, k, v, mask, **options)
     want, usual = exact(q, k, v, mask, **options), eager(q, k, v, mask, **options)
-    assert out.shape == want.shape and out.dtype == q.dtype
+    assert out.shape == want.shape
+    assert out.dtype == q.dtype
     ordered = out.transpose(1, 2) if options.get("token_major", True) else out
     assert ordered.is_contiguous()
     assert torch.equal(out.isnan(), want.isnan())
@@ -73,7 +100,10 @@ def hold(q, k, v, mask=None, **options):
 def make(batch, heads, length, keys, dim, dim_v=None, groups=None, dtype=BF16, seed=0):
     g = torch.Generator().manual_seed(seed)
     groups, dim_v = groups or heads, dim_v or dim
-    draw = lambda *shape: torch.randn(*shape, generator=g).to(dtype)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=g).to(dtype)
+
     return draw(batch, heads, length, dim), draw(batch, groups, keys, dim), draw(batch, groups, keys, dim_v)
 
 
@@ -81,17 +111,17 @@ def make(batch, heads, length, keys, dim, dim_v=None, groups=None, dtype=BF16, s
 @pytest.mark.parametrize(
     "shape",
     [
-        dict(batch=2, heads=3, length=200, keys=200, dim=64),
-        dict(batch=1, heads=2, length=130, keys=777, dim=72),
-        dict(batch=1, heads=2, length=300, keys=1100, dim=112),
-        dict(batch=1, heads=4, length=97, keys=515, dim=128, groups=2),
-        dict(batch=1, heads=2, length=65, keys=300, dim=40, dim_v=80),
-        dict(batch=1, heads=2, length=65, keys=300, dim=33, dim_v=17),
-        dict(batch=1, heads=1, length=50, keys=90, dim=256),
-        dict(batch=2, heads=8, length=1, keys=1030, dim=128, groups=2),
-        dict(batch=2, heads=4, length=3, keys=259, dim=80),
-        dict(batch=1, heads=4, length=5, keys=2000, dim=96, groups=1),
-        dict(batch=9, heads=1, length=1, keys=40, dim=16),
+        {"batch": 2, "heads": 3, "length": 200, "keys": 200, "dim": 64},
+        {"batch": 1, "heads": 2, "length": 130, "keys": 777, "dim": 72},
+        {"batch": 1, "heads": 2, "length": 300, "keys": 1100, "dim": 112},
+        {"batch": 1, "heads": 4, "length": 97, "keys": 515, "dim": 128, "groups": 2},
+        {"batch": 1, "heads": 2, "length": 65, "keys": 300, "dim": 40, "dim_v": 80},
+        {"batch": 1, "heads": 2, "length": 65, "keys": 300, "dim": 33, "dim_v": 17},
+        {"batch": 1, "heads": 1, "length": 50, "keys": 90, "dim": 256},
+        {"batch": 2, "heads": 8, "length": 1, "keys": 1030, "dim": 128, "groups": 2},
+        {"batch": 2, "heads": 4, "length": 3, "keys": 259, "dim": 80},
+        {"batch": 1, "heads": 4, "length": 5, "keys": 2000, "dim": 96, "groups": 1},
+        {"batch": 9, "heads": 1, "length": 1, "keys": 40, "dim": 16},
     ],
     ids=lambda s: "-".join(f"{k}{v}" for k, v in s.items()),
 )
@@ -194,7 +224,7 @@ def test_non_finite_inputs(dtype, length, value, fill):
     mask = torch.rand(length, 90) > 0.3
     mask[:, 0] = True
     mask[0, 7] = False
-    options = dict(mask_fill=fill, safe_softmax=fill is None)
+    options = {"mask_fill": fill, "safe_softmax": fill is None}
     for case in (
         (poison(q, (0, 1, 0, 3), value), k, v),
         (q, poison(k, (0, 1, 7, 3), value), v),
@@ -214,7 +244,9 @@ def test_nan_in_a_float_mask():
     assert torch.equal(op(q, k, v, mask)[0, 0].isnan().any(-1), torch.arange(8) == 3)
 
 
-@pytest.mark.parametrize("shape", [(0, 2, 3, 4, 8), (1, 0, 3, 4, 8), (1, 2, 0, 4, 8), (1, 2, 3, 0, 8), (1, 2, 3, 4, 0)])
+@pytest.mark.parametrize(
+    "shape", [(0, 2, 3, 4, 8), (1, 0, 3, 4, 8), (1, 2, 0, 4, 8), (1, 2, 3, 0, 8), (1, 2, 3, 4, 0)]
+)
 @pytest.mark.parametrize("safe", [False, True])
 def test_empty_dimensions(shape, safe):
     q, k, v = make(*shape)
@@ -222,7 +254,8 @@ def test_empty_dimensions(shape, safe):
     scale = 1.0 if shape[-1] == 0 else None
     out = op(*args, safe_softmax=safe, scale=scale)
     want = reference(*args, safe_softmax=safe, scale=scale)
-    assert out.shape == want.shape and torch.allclose(out, want, atol=1e-2, equal_nan=True)
+    assert out.shape == want.shape
+    assert torch.allclose(out, want, atol=1e-2, equal_nan=True)
 
 
 def test_what_no_kernel_takes_is_the_reference():
@@ -242,7 +275,10 @@ def test_what_no_kernel_takes_is_the_reference():
 def layouts(draw, shape):
     """A tensor of ``shape`` in some memory order, with gaps or an expanded dimension."""
     order = draw(st.permutations(range(4)))
-    t = torch.randn([shape[i] + draw(st.integers(0, 2)) for i in order], generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
+    t = torch.randn(
+        [shape[i] + draw(st.integers(0, 2)) for i in order],
+        generator=torch.Generator().manual_seed(draw(st.integers(0, 99))),
+    )
     t = t.permute([order.index(i) for i in range(4)])
     t = t[tuple(slice(0, n) for n in shape)]
     wide = draw(st.sampled_from([None, None, 0, 1, 2]))
@@ -256,18 +292,23 @@ def cases(draw):
     keys, dim, dim_v = draw(st.integers(1, 150)), draw(st.integers(1, 70)), draw(st.integers(1, 70))
     heads = groups * group
     dtype = draw(st.sampled_from([BF16, F32]))
-    q, k, v = (draw(layouts((batch, h, n, d))).to(dtype) for h, n, d in ((heads, length, dim), (groups, keys, dim), (groups, keys, dim_v)))
-    options = dict(
-        is_causal=draw(st.booleans()),
-        scale=draw(st.sampled_from([None, 0.7])),
-        enable_gqa=group > 1 or draw(st.booleans()),
-        safe_softmax=draw(st.booleans()),
-        token_major=draw(st.booleans()),
+    q, k, v = (
+        draw(layouts((batch, h, n, d))).to(dtype)
+        for h, n, d in ((heads, length, dim), (groups, keys, dim), (groups, keys, dim_v))
     )
+    options = {
+        "is_causal": draw(st.booleans()),
+        "scale": draw(st.sampled_from([None, 0.7])),
+        "enable_gqa": group > 1 or draw(st.booleans()),
+        "safe_softmax": draw(st.booleans()),
+        "token_major": draw(st.booleans()),
+    }
     mask = None
     kind = draw(st.sampled_from([None, torch.bool, F32, BF16, torch.float16]))
     if kind is not None:
-        shape = [draw(st.sampled_from([1, n])) for n in (batch, heads, length, keys)][draw(st.integers(0, 2)) :]
+        shape = [draw(st.sampled_from([1, n])) for n in (batch, heads, length, keys)][
+            draw(st.integers(0, 2)) :
+        ]
         mask = torch.randn(shape)
         mask = mask > -1 if kind == torch.bool else mask.to(kind)
         if kind == torch.bool:
@@ -286,10 +327,12 @@ def test_any_shape_stride_and_flag(case):
     out, want = op(*inputs, **options), exact(*inputs, **options)
     assert torch.equal(out.isnan(), want.isnan())
     atol = 3e-2 if out.dtype == BF16 else 1e-5
-    assert torch.allclose(out.double(), want, atol=atol, rtol=1e-2 if out.dtype == BF16 else 1e-5, equal_nan=True)
+    assert torch.allclose(
+        out.double(), want, atol=atol, rtol=1e-2 if out.dtype == BF16 else 1e-5, equal_nan=True
+    )
     fake = sdpa.fake(*inputs, **options)
     assert (out.shape, out.dtype) == (fake.shape, fake.dtype)
-    assert all(a == b for n, a, b in zip(out.shape, out.stride(), fake.stride()) if n > 1)
+    assert all(a == b for n, a, b in zip(out.shape, out.stride(), fake.stride(), strict=False) if n > 1)
 
 
 def test_one_result_whatever_the_number_of_threads():
@@ -303,10 +346,12 @@ def test_one_result_whatever_the_number_of_threads():
     finally:
         torch.set_num_threads(before)
     for others in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], others))
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=False))
 
 
-@pytest.mark.parametrize("options", [{}, dict(is_causal=True, token_major=False), dict(mask_fill=-1e4, safe_softmax=False)])
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True, "token_major": False}, {"mask_fill": -1e4, "safe_softmax": False}]
+)
 def test_opcheck(options):
     q, k, v = make(1, 2, 20, 30, 16)
     mask = torch.rand(20, 30) > 0.2 if "mask_fill" in options else None
