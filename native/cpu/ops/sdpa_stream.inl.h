@@ -44,6 +44,7 @@ class SdpaStream {
   static constexpr int lanes = Isa::lanes;
   static constexpr int64_t most_rows = 8;  // beyond, packing for the GEMM tile pays
   static constexpr int64_t chunk = 1024;
+  static constexpr int64_t span = 32;
   static constexpr int64_t ahead = 24;  // rows; strided ones are beyond what hardware prefetches
 
   const SdpaArgs& args;
@@ -151,26 +152,30 @@ class SdpaStream {
   template <int Rows, int Vectors, bool Full>
   void weigh_columns(float* result, const float* p, int64_t p_stride, const T* value, int64_t stride, int64_t count,
                      int64_t width) const {
-    F32 sums[Rows][Vectors];
-    FX_UNROLL
-    for (int r = 0; r < Rows; ++r) FX_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
-    for (int64_t j = 0; j < count; ++j, value += stride) {
-      prefetch(value + ahead * stride, width);
+    // sums of spans, added up in memory: one long sum would lose more bits than eager's blocked one
+    for (int64_t first = 0; first == 0 || first < count; first += span) {
+      F32 sums[Rows][Vectors];
       FX_UNROLL
-      for (int v = 0; v < Vectors; ++v) {
-        const int valid = static_cast<int>(smaller(width - v * lanes, lanes));
-        if (!Full && valid <= 0) break;
-        const F32 x = Full ? Isa::load(value + v * lanes) : Isa::load(value + v * lanes, valid);
+      for (int r = 0; r < Rows; ++r) FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
+      for (int64_t j = first, last = smaller(first + span, count); j < last; ++j, value += stride) {
+        prefetch(value + ahead * stride, width);
         FX_UNROLL
-        for (int r = 0; r < Rows; ++r) sums[r][v] = Isa::fma(x, Isa::splat(p[r * p_stride + j]), sums[r][v]);
+        for (int v = 0; v < Vectors; ++v) {
+          const int valid = static_cast<int>(smaller(width - v * lanes, lanes));
+          if (!Full && valid <= 0) break;
+          const F32 x = Full ? Isa::load(value + v * lanes) : Isa::load(value + v * lanes, valid);
+          FX_UNROLL
+          for (int r = 0; r < Rows; ++r) sums[r][v] = Isa::fma(x, Isa::splat(p[r * p_stride + j]), sums[r][v]);
+        }
       }
-    }
-    FX_UNROLL
-    for (int r = 0; r < Rows; ++r) FX_UNROLL
-    for (int v = 0; v < Vectors; ++v) {
-      if (!Full && v * lanes >= width) break;
-      Isa::store(result + r * part + v * lanes, sums[r][v]);
+      FX_UNROLL
+      for (int r = 0; r < Rows; ++r) FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) {
+        if (!Full && v * lanes >= width) break;
+        float* at = result + r * part + v * lanes;
+        Isa::store(at, first == 0 ? sums[r][v] : Isa::load(at) + sums[r][v]);
+      }
     }
   }
 
