@@ -26,6 +26,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.printers import PythonPrinter
 
 from .errors import CaptureError
@@ -52,6 +53,12 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
             traced = make_fx(fx.Interpreter(gm).run, pre_dispatch=True, tracing_mode="real")(*examples)
     except Exception as error:  # any failure of tracing leaves the graph as it is, reported
         raise CaptureError(f"{type(error).__name__}: {first_line(error)}") from error
+    for node in traced.graph.find_nodes(op="get_attr"):
+        if isinstance(getattr(traced, node.target, None), FakeTensor):
+            hidden = sorted({type(e).__name__ for e in examples if is_traceable_wrapper_subclass(e)})
+            raise CaptureError(
+                f"tensors inside of {', '.join(hidden) or 'a subclass'} are no inputs of the graph"
+            )
     for placeholder, example in zip(traced.graph.find_nodes(op="placeholder"), examples, strict=True):
         placeholder.meta["requires_grad"] = isinstance(example, torch.Tensor) and example.requires_grad
     return canonical_graph(traced)

@@ -4,7 +4,12 @@ from fxrewrite.matching import Rule
 
 from .fp8_linear import Fp8Linear
 from .linear import BiasedLinear, Linear
-from .linear_attention import PaddedReluAttention, ReluAttention, RotaryReluAttention
+from .linear_attention import (
+    PaddedReluAttention,
+    QuadraticReluAttention,
+    ReluAttention,
+    RotaryReluAttention,
+)
 from .sdpa import FusedAttention, WrittenAttention
 
 DEFAULT: tuple[Rule, ...] = (
@@ -13,6 +18,7 @@ DEFAULT: tuple[Rule, ...] = (
     PaddedReluAttention(),
     ReluAttention(),
     RotaryReluAttention(),
+    QuadraticReluAttention(),
     Fp8Linear(),
     BiasedLinear(),
     Linear(),
@@ -25,6 +31,7 @@ __all__ = [
     "FusedAttention",
     "Linear",
     "PaddedReluAttention",
+    "QuadraticReluAttention",
     "ReluAttention",
     "RotaryReluAttention",
     "WrittenAttention",

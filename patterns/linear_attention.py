@@ -33,8 +33,7 @@ class _LinearAttention(Rule):
         yield holds(not isinstance(eps, View), "eps is a number", "eps is a tensor")
 
     def replace(self, op: Any, m: Match) -> Any:
-        root = m.root.meta["val"]
-        channel_major = not m.value.is_plain
+        channel_major = m.value.dims == (0, 1, 3, 2)
         norms = (m["norm_q"], m["norm_k"]) if m.has("norm_q") else (None, None)
         out = op.fxrewrite.relu_linear_attention(
             m["q"],
@@ -43,10 +42,15 @@ class _LinearAttention(Rule):
             *norms,
             eps=m.number("eps", 0.0),
             relu=not m.has("norm_q"),
-            out_dtype=root.dtype,
+            out_dtype=m.value.dtype,
             channel_major=channel_major,
         )
-        return op.aten.transpose.int(out, -2, -1) if channel_major else out
+        return op.as_root(out, m.value)
+
+
+def _in_any_layout(op: Vocabulary, attended: Pattern) -> Pattern:
+    """As [..., heads, tokens, channels], channels first, or heads after tokens."""
+    return op.any_of(attended, attended.mT, attended.transpose(-3, -2))
 
 
 class PaddedReluAttention(_LinearAttention):
@@ -56,7 +60,7 @@ class PaddedReluAttention(_LinearAttention):
         ones = op.pad(v, dim=-1, before=0, after=1, value=1.0)
         out = op.relu(q) @ (op.relu(k).mT @ ones)
         attended = op.slice(out, -1, 0, -1) / (op.slice(out, -1, -1, None) + eps)
-        return op.any_of(attended, attended.mT)
+        return _in_any_layout(op, attended)
 
 
 class ReluAttention(_LinearAttention):
@@ -65,7 +69,15 @@ class ReluAttention(_LinearAttention):
     def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
         query, key = op.relu(q), op.relu(k)
         attended = (query @ (key.mT @ v)) / (query @ op.sum(key, dim=-2).mT + eps)
-        return op.any_of(attended, attended.mT)
+        return _in_any_layout(op, attended)
+
+
+class QuadraticReluAttention(_LinearAttention):
+    """DC-AE's form for few tokens: the matrix of weights first, each row divided by its sum."""
+
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
+        weights = op.relu(q) @ op.relu(k).mT
+        return _in_any_layout(op, (weights / (op.sum(weights, dim=-1) + eps)) @ v)
 
 
 class RotaryReluAttention(_LinearAttention):
@@ -82,7 +94,7 @@ class RotaryReluAttention(_LinearAttention):
         eps: Pattern,
     ) -> Pattern:
         attended = (q @ (k.mT @ v)) / (norm_q @ op.sum(norm_k, dim=-2).mT + eps)
-        return op.any_of(attended, attended.mT)
+        return _in_any_layout(op, attended)
 
     def applies(self, m: Match) -> bool:
         return _is_relu(m["norm_q"]) and _is_relu(m["norm_k"])

@@ -83,12 +83,17 @@ class WrittenAttention(Rule):
             regroup=lambda s: op.regroup(s),
         )
         weights = op.repeat(op.softmax(scores, dim=-1), regroup=lambda w: op.regroup(w))
-        return weights @ v
+        attended = weights @ v
+        return op.any_of(attended, attended.mT, attended.transpose(-3, -2))
 
     def refine(self, m: Match) -> Match:
         operands = {m[n].dtype for n in ("q", "k", "v")} | {m.root.meta["val"].dtype}
         m = m if len(operands) == 1 else m.narrowed("q", "k", "v")
         grouped = m.ungrouped("k", "v")
+        if all(m[n].rank == 5 and _is_one(m[n].shape[2]) for n in ("k", "v")):
+            # query heads in a dim of their own beside the key heads, which are broadcast over them
+            bindings = {**m.bindings, "k": m["k"].pick([0, 1, 3, 4]), "v": m["v"].pick([0, 1, 3, 4])}
+            grouped = replace(m, bindings=bindings)
         return replace(grouped, attrs={**m.attrs, "enable_gqa": grouped is not m})
 
     def guards(self, m: Match) -> Iterator[Guard]:
@@ -97,19 +102,24 @@ class WrittenAttention(Rule):
         yield holds(q.dtype.is_floating_point, "floating point", f"query is {q.dtype}")
         narrow = q.dtype == torch.float64 or not m.computes_in(torch.float64)
         yield holds(narrow, "computed in float32 or less", "computed in float64 from narrower operands")
+        beside = q.rank == 5 and k.rank == 4 and m.attrs["enable_gqa"]
         yield holds(
-            q.rank == k.rank, "query and key of one rank", f"query of rank {q.rank}, key of rank {k.rank}"
+            q.rank == k.rank or beside,
+            "query and key of one rank",
+            f"query of rank {q.rank}, key of rank {k.rank}",
         )
-        yield holds(2 <= q.rank <= 4, "rank 2 to 4", f"rank {q.rank}")
-        shared = 1 if m.attrs["enable_gqa"] else -2
+        yield holds(2 <= q.rank <= 4 or beside, "rank 2 to 4", f"rank {q.rank}")
+        shared = 2 if beside else 1 if m.attrs["enable_gqa"] else -2
         yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
         yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
         scores = _scores(m)
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
 
     def replace(self, op: Any, m: Match) -> Any:
-        root, scores = m.root.meta["val"], _scores(m)
+        scores = _scores(m)
         frame = scores.frame or m["q"].shape[:-2]
+        if len(frame) == 3:
+            frame = (frame[0], frame[1] * frame[2])
         lead = (1,) * (2 - len(frame)) + tuple(frame)
         grouped = m.attrs["enable_gqa"]
         q = op.reshaped(m["q"], (*lead, *m["q"].shape[-2:]))
@@ -124,9 +134,9 @@ class WrittenAttention(Rule):
             enable_gqa=grouped,
             mask_fill=scores.fill,
             safe_softmax=False,
-            token_major=False,
+            token_major=_is_token_major(m.value.val),
         )
-        return op.reshaped(out, tuple(root.shape))
+        return op.as_root(op.reshaped(out, m.value.shape), m.value)
 
 
 @dataclass
@@ -282,6 +292,10 @@ def _constant_kind(
     # half the lowest number swamps every score
     dropped = torch.finfo(scores_dtype).min / 2
     return mask_kind(value, m["q"].shape[-2], m["k"].shape[-2], dropped)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
 
 
 def _with_heads(view: View) -> View:

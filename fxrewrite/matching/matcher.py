@@ -17,7 +17,7 @@ from torch import fx
 
 from .aliasing import Aliasing
 from .constants import Constants
-from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Swapped, Variable
+from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Transposed, Variable
 from .repeated import passed_between, unrepeated
 from .terms import OPERATORS, Term, readings
 from .transparent import float_cast, rearranged, same_leading_regroup, unchanged
@@ -99,7 +99,7 @@ class Match:
 
     def computes_in(self, dtype: torch.dtype) -> bool:
         """Is any value that the replacement makes unnecessary of this dtype?"""
-        return any(node.meta["val"].dtype == dtype for node in self.computed)
+        return any(getattr(node.meta["val"], "dtype", None) == dtype for node in self.computed)
 
     @property
     def operands(self) -> dict[str, View]:
@@ -155,12 +155,11 @@ class Matcher:
         if isinstance(pattern, AnyOf):
             for option in pattern.options:
                 yield from self._match_at_root(option, root)
-        elif isinstance(pattern, Swapped) and isinstance(pattern.inner, Call):
-            view = plain(root)
-            if view.rank >= 2:
-                yield from self._call_at(
-                    pattern.inner, view.mT, Match(root, self.aliasing, self.constants, view.mT), None
-                )
+        elif isinstance(pattern, Transposed) and isinstance(pattern.inner, Call):
+            view = _transposed(plain(root), pattern)
+            if view is not None:
+                match = Match(root, self.aliasing, self.constants, view)
+                yield from self._call_at(pattern.inner, view, match, None)
         elif isinstance(pattern, Call):
             # at the root nothing is looked through: the site's value is this node's
             yield from self._call_at(
@@ -176,9 +175,10 @@ class Matcher:
         if isinstance(pattern, AnyOf):
             for option in pattern.options:
                 yield from self._match(option, item, match, hole)
-        elif isinstance(pattern, Swapped):
-            if isinstance(item, View) and item.rank >= 2:
-                yield from self._match(pattern.inner, item.mT, match, hole)
+        elif isinstance(pattern, Transposed):
+            view = _transposed(item, pattern) if isinstance(item, View) else None
+            if view is not None:
+                yield from self._match(pattern.inner, view, match, hole)
         elif isinstance(pattern, Variable):
             yield from self._bind(pattern, item, match)
         elif isinstance(pattern, Hole):
@@ -300,6 +300,15 @@ _HOLE = "<hole>"
 APPLIED_TO = "applied_to"
 
 
+def _transposed(view: View, pattern: Transposed) -> View | None:
+    """``view`` as the pattern inside a Transposed sees it."""
+    if view.rank < max(-pattern.a, -pattern.b):
+        return None
+    order = list(range(view.rank))
+    order[pattern.a], order[pattern.b] = order[pattern.b], order[pattern.a]
+    return view.pick(order)
+
+
 def _same_value(view: View, aliasing: Aliasing) -> View | None:
     """The value one operator further in, where that operator does not change it."""
     inner = rearranged(view)
@@ -333,6 +342,6 @@ def root_operators(pattern: Pattern) -> set[str]:
     """The canonical operators that a site of this pattern can end in."""
     if isinstance(pattern, AnyOf):
         return set().union(*(root_operators(option) for option in pattern.options))
-    if isinstance(pattern, Swapped):
+    if isinstance(pattern, Transposed):
         return root_operators(pattern.inner)
     return {pattern.op} if isinstance(pattern, Call) else set()

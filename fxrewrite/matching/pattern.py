@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 
 class Pattern:
@@ -41,12 +41,17 @@ class Pattern:
     def __truediv__(self, other: Any) -> Pattern:
         return Call("div", (self, other))
 
+    def transpose(self, a: int, b: int) -> Pattern:
+        """Two dims swapped, both counted from the end (negative)."""
+        if isinstance(self, AnyOf):
+            return AnyOf(tuple(option.transpose(a, b) for option in self.options))
+        undone = isinstance(self, Transposed) and {self.a, self.b} == {a, b}
+        return cast(Transposed, self).inner if undone else Transposed(self, a, b)
+
     @property
     def mT(self) -> Pattern:
         """The last two dims swapped."""
-        if isinstance(self, AnyOf):
-            return AnyOf(tuple(option.mT for option in self.options))
-        return self.inner if isinstance(self, Swapped) else Swapped(self)
+        return self.transpose(-2, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +63,12 @@ class Variable(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class Swapped(Pattern):
-    """``inner`` with its last two dims swapped."""
+class Transposed(Pattern):
+    """``inner`` with two dims swapped, counted from the end."""
 
     inner: Pattern
+    a: int
+    b: int
 
 
 @dataclass(frozen=True, eq=False)

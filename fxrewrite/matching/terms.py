@@ -19,9 +19,10 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import fx
@@ -107,16 +108,17 @@ def _contraction(
         return []
     if {*a_letters, *b_letters} - {*out} != {*contracted}:  # a dim of one operand alone is summed up
         return []
-    if len(wanted) < 2 or None in wanted[-2:]:
+    if len(wanted) < 2 or wanted[-2] is wanted[-1] is None:
         return []
     batch, (row, column) = wanted[:-2], wanted[-2:]
-    if row in columns and column in rows:
+    if (row is None or row in columns) and (column is None or column in rows):
         (a, a_letters), (b, b_letters) = (b, b_letters), (a, a_letters)
         rows, columns = columns, rows
-    if row not in rows or column not in columns:
+    # a matrix and a vector: the vector as a matrix of one row or column
+    if (row is not None and row not in rows) or (column is not None and column not in columns):
         return []
 
-    def seen(item: fx.Node, letters: str, last: tuple[str, str]) -> View:
+    def seen(item: fx.Node, letters: str, last: tuple[str | None, str | None]) -> View:
         order = [letters.index(c) if c is not None and c in letters else None for c in (*batch, *last)]
         return View(item, tuple(order))
 
@@ -242,12 +244,45 @@ def _inverted(factor: Any) -> tuple[View | None, tuple[fx.Node, ...]]:
     return None, ()
 
 
-@reads("mul div", aten.div.Tensor, aten.div.Scalar)
+@reads("mul div softmax", aten.div.Tensor, aten.div.Scalar)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = _elementwise(node, dims, node.args[0], node.args[1])
     if isinstance(b, (int, float)):
         return [Term("mul", (a, 1.0 / b))] if b else []
-    return [Term("div", (a, b))]
+    return [Term("div", (a, b)), *_written_softmax(node, dims)]
+
+
+def _written_softmax(node: CallNode, dims: Dims) -> list[Term]:
+    """exp(x - max(x)) / sum(exp(x - max(x))), along one dim. Without the maximum it can overflow."""
+    exp: Any = node.args[0]
+    total: Any = node.args[1]
+    if not is_tensor(exp) or not is_tensor(total) or exp.target is not aten.exp.default:
+        return []
+    over = _reduced_dim(total, aten.sum.dim_IntList)
+    shifted: CallNode = exp.args[0]
+    if total.args[0] is not exp or over is None or shifted.target is not aten.sub.Tensor:
+        return []
+    x: Any = shifted.args[0]
+    most: Any = shifted.args[1]
+    folded = [exp, total, shifted, most]
+    if is_tensor(most) and most.target is operator.getitem and most.args[1] == 0:
+        most = most.args[0]  # values and indices
+        folded.append(most)
+    if not isinstance(most, fx.Node) or _reduced_dim(most, aten.amax.default, aten.max.dim) != over:
+        return []
+    dim = _dim_in_view(node, dims, over)
+    if dim is None or most.args[0] is not x or not is_tensor(x) or argument(shifted, 2, "alpha", 1) != 1:
+        return []
+    return [Term("softmax", (View(cast(fx.Node, x), dims),), {"dim": dim}, folded=tuple(folded))]
+
+
+def _reduced_dim(node: CallNode, *targets: Any) -> int | None:
+    """The one dim that a call of one of ``targets`` reduces and keeps, counted from the start."""
+    over = argument(node, 1, "dim")
+    over = [over] if isinstance(over, int) else over
+    if node.target not in targets or not over or len(over) != 1 or not argument(node, 2, "keepdim", False):
+        return None
+    return int(over[0]) % rank_of(node.args[0])
 
 
 @reads("relu", aten.relu.default)
@@ -319,10 +354,23 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
 @reads("sum", aten.sum.dim_IntList)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     over, keep = node.args[1], argument(node, 2, "keepdim", False)
-    if not over or len(over) != 1 or not keep:
+    if not over or len(over) != 1:
         return []
-    dim = _dim_in_view(node, dims, over[0])
-    return [] if dim is None else [Term("sum", (View(node.args[0], dims),), {"dim": dim})]
+    if keep:
+        dim = _dim_in_view(node, dims, over[0])
+        return [] if dim is None else [Term("sum", (View(node.args[0], dims),), {"dim": dim})]
+    # the dim is gone: any dim that the view inserts may be it
+    gone = over[0] % rank_of(node.args[0])
+    shifted = [d if d is None or d < gone else d + 1 for d in dims]
+    inserted = [position for position, d in enumerate(dims) if d is None]
+    return [
+        Term(
+            "sum",
+            (View(node.args[0], (*shifted[:at], gone, *shifted[at + 1 :])),),
+            {"dim": at - len(dims)},
+        )
+        for at in inserted
+    ]
 
 
 @reads("pad", aten.pad.default, aten.constant_pad_nd.default)

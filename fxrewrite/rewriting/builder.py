@@ -55,6 +55,16 @@ class Builder:
             return node
         return self.call(torch.ops.aten.reshape.default, node, [self.size(s) for s in shape])
 
+    def as_root(self, out: fx.Node, view: View) -> fx.Node:
+        """``out``, the value of ``view`` of the root, as the root itself has it: dims and memory order."""
+        back = [view.dims.index(d) for d in range(view.rank)]
+        if back != list(range(view.rank)):
+            out = self.call(torch.ops.aten.permute.default, out, back)
+        wanted = self._root.meta["val"]
+        if wanted.is_contiguous() and not out.meta["val"].is_contiguous():
+            out = self.call(torch.ops.aten.clone.default, out, memory_format=torch.contiguous_format)
+        return out
+
     def size(self, size: int | torch.SymInt) -> Any:
         """A size as an argument: an int, or the node that computes the symbolic one."""
         if isinstance(size, int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -60,7 +61,7 @@ class _Pass:
         self.matcher = Matcher(gm.graph, self.aliasing)
         self.hazards = Hazards(gm, self.aliasing, grad_enabled)
         self.mode = fake_mode_of(gm)
-        self.unused = {node for node in gm.graph.nodes if not node.users}
+        self.unused = {n for n in gm.graph.nodes if not n.users and n.target is not operator.getitem}
 
     @contextlib.contextmanager
     def no_new_guards(self) -> Iterator[None]:

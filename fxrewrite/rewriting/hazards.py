@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import fx
 
@@ -37,7 +39,7 @@ class Hazards:
             if not inner.isdisjoint(node.all_input_nodes):
                 inner.add(node)
         for node in sorted(inner - {match.root}, key=self._aliasing.position.__getitem__):
-            outside = [user for user in node.users if user not in inside]
+            outside = [user for user in node.users if user not in inside and not _is_unused_item(user)]
             if outside:
                 what = (
                     "returned by the graph"
@@ -58,6 +60,11 @@ class Hazards:
             if written is not None:
                 return Reason.MUTATION, f"{written.name} is written to in place between the nodes of the site"
         return None
+
+
+def _is_unused_item(node: fx.Node) -> bool:
+    """Is it an item of a tuple that nobody reads: the indices beside a maximum, say?"""
+    return node.target is operator.getitem and not node.users
 
 
 def _needing_grad(graph: fx.Graph, grad_enabled: bool) -> set[fx.Node]:

@@ -8,7 +8,8 @@ import torch
 from torch import fx
 
 from ..matching import Match, Matcher, Mismatch, Rule
-from ..matching.terms import OPERATORS
+from ..matching.terms import OPERATORS, readings
+from ..matching.value import plain
 from ..report import Reason, Site
 from .candidates import new_site, where
 
@@ -24,7 +25,8 @@ def near_misses(
     sites: list[tuple[fx.Node, Site]] = []
     for rule in rules:
         for anchor in matcher.nodes_reading_as({rule.anchor}) if rule.anchor else []:
-            if anchor in covered or not rule.is_anchor(anchor):
+            reads_so = any(term.op == rule.anchor for term in readings(plain(anchor)))
+            if anchor in covered or not reads_so or not rule.is_anchor(anchor):
                 continue
             if rule.fed_by and _nearest(anchor, rule.fed_by, forward=False) is None:
                 continue

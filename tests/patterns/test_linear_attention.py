@@ -54,6 +54,34 @@ def summed(q, k, v):
     return (q @ (k.mT @ v)) / (q @ k.sum(-2, keepdim=True).mT + 1e-6)
 
 
+def summed_away(q, k, v):
+    q, k = q.relu(), k.relu()
+    return (q @ (k.mT @ v)) / (q @ k.sum(2).unsqueeze(-1) + 1e-6)
+
+
+def heads_last(dtype=torch.float32):
+    return tuple(x.transpose(1, 2).contiguous() for x in tokens_first(dtype))
+
+
+def einsums(q, k, v):
+    q, k = q.relu(), k.relu()
+    normaliser = torch.einsum("bnhd,bhd->bnh", q, k.sum(1)).unsqueeze(-1) + 1e-6
+    return torch.einsum("bnhd,bhde->bnhe", q, torch.einsum("bnhd,bnhe->bhde", k, v)) / normaliser
+
+
+def quadratic(q, k, v):
+    weights = q.relu() @ k.relu().mT
+    return (weights / (weights.sum(-1, keepdim=True) + 1e-6)) @ v
+
+
+def quadratic_dcae(q, k, v):
+    """diffusers' SanaMultiscaleLinearAttention, apply_quadratic_attention."""
+    scores = torch.matmul(k.relu().transpose(-1, -2), q.relu())
+    scores = scores.to(dtype=torch.float32)
+    scores = scores / (torch.sum(scores, dim=2, keepdim=True) + 1e-15)
+    return torch.matmul(v, scores.to(v.dtype))
+
+
 def turn(x):
     """A rotation of pairs, as a rotary embedding is."""
     a, b = x[..., ::2], x[..., 1::2]
@@ -97,6 +125,11 @@ SPELLINGS = {
     ),
     "normaliser from a sum": (summed, tokens_first()),
     "normaliser from a sum, bfloat16": (summed, tokens_first(torch.bfloat16)),
+    "normaliser from a sum without its dim": (summed_away, tokens_first()),
+    "einsum, heads after tokens": (einsums, heads_last()),
+    "einsum, heads after tokens, bfloat16": (einsums, heads_last(torch.bfloat16)),
+    "weights first": (quadratic, tokens_first()),
+    "weights first, channels first": (quadratic_dcae, channels_first()),
     "rotary": (rotary, tokens_first()),
     "values of another width": (padded, (*tokens_first()[:2], t(2, 3, 40, 5))),
     "one head": (padded, tuple(x[:, :1] for x in tokens_first())),
@@ -201,6 +234,10 @@ TWINS = {
     "sum over channels": lambda q, k, v: (
         (q.relu() @ (k.relu().mT @ v)) / (q.relu() @ k.relu()[:, :, :8].sum(-1, keepdim=True) + 1e-6)
     ),
+    "weights divided by another sum": lambda q, k, v: (lambda w: (w / (w.sum(-2, keepdim=True) + 1e-6)) @ v)(
+        q.relu() @ k.relu().mT
+    ),
+    "squared weights": lambda q, k, v: (q @ k.mT).relu() ** 2 @ v,
     "no normaliser": lambda q, k, v: q.relu() @ (k.relu().mT @ v),
     "normaliser subtracted": lambda q, k, v: (
         (q.relu() @ (k.relu().mT @ v)) / (q.relu() @ k.relu().sum(-2, keepdim=True).mT - 1e-6)

@@ -66,6 +66,12 @@ def test_fused_before_and_after():
 
 # ------------------------------------------------------------------------------------------ spellings
 
+
+def by_hand(scores, most):
+    e = (scores - most(scores)).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
 WRITTEN = {
     "no scale": lambda q, k, v: (q @ k.mT).softmax(-1) @ v,
     "scale, mul": lambda q, k, v: (q @ k.mT * 0.3).softmax(-1) @ v,
@@ -92,6 +98,15 @@ WRITTEN = {
     "scores from the keys' side, other dim": lambda q, k, v: (k @ q.mT).softmax(-2).mT @ v,
     "einsum": lambda q, k, v: torch.einsum(
         "bhij,bhjd->bhid", torch.einsum("bhid,bhjd->bhij", q, k).softmax(-1), v
+    ),
+    "values from the left": lambda q, k, v: (v.mT @ (k @ q.mT).softmax(-2)).mT,
+    "values from the left, channels first": lambda q, k, v: v.mT @ (q @ k.mT).softmax(-1).mT,
+    "einsum, heads after tokens": lambda q, k, v: torch.einsum(
+        "bhij,bhjd->bihd", torch.einsum("bhid,bhjd->bhij", q, k).softmax(-1), v
+    ),
+    "softmax written out": lambda q, k, v: by_hand(q @ k.mT * 0.3, lambda s: s.amax(-1, keepdim=True)) @ v,
+    "softmax written out, max": lambda q, k, v: (
+        by_hand(q @ k.mT, lambda s: s.max(dim=-1, keepdim=True)[0]) @ v
     ),
     "einsum, scores only": lambda q, k, v: torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1) @ v,
     # masks
@@ -287,6 +302,16 @@ S, G, M, E = Reason.STRUCTURE, Reason.GUARD, Reason.METADATA, Reason.ESCAPES
 TWINS = {
     "softmax over queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, S, "softmax with {'dim'"),
     "softmax over heads": (lambda q, k, v: (q @ k.mT).softmax(1) @ v, S, "softmax with {'dim': -1}"),
+    "exp without the maximum": (
+        lambda q, k, v: (lambda e: (e / e.sum(-1, keepdim=True)) @ v)((q @ k.mT).exp()),
+        None,
+        "",
+    ),
+    "maximum of another dim": (
+        lambda q, k, v: by_hand(q @ k.mT, lambda s: s.amax(-2, keepdim=True)) @ v,
+        None,
+        "",
+    ),
     "log_softmax": (lambda q, k, v: (q @ k.mT).log_softmax(-1) @ v, None, ""),
     "keys not transposed": (
         lambda q, k, v: (q @ k[..., :6, :8].mT[..., :6]).softmax(-1) @ v[..., :6, :],
