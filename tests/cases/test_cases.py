@@ -48,6 +48,10 @@ def run_cases(module, folder):
 @pytest.mark.parametrize("module", ["fxrewrite", "compile:fxrewrite"])
 def test_no_wrong_number_crash_or_changed_state(module, tmp_path, capsys):
     results = run_cases(module, tmp_path)
+    if module.startswith("compile:"):
+        # what torch.compile itself does not do, whatever the backend: it renames the state, say
+        plain = run_cases("compile:eager", tmp_path)
+        results = {name: r for name, r in results.items() if plain[name]["passed"]}
     failed = {name: r["msg"] for name, r in results.items() if not r["passed"]}
     outcomes = {name: failed[name] for name in failed if only_the_outcome(results[name])}
     with capsys.disabled():
