@@ -18,7 +18,7 @@ from . import capture
 from .errors import CaptureError, UsageError
 from .quality import is_exact
 from .report import Report
-from .rewriting import Options, make_options, rewrite_graph
+from .rewriting import Options, make_options, rewrite_graph, uncaptured_sites
 
 Compiled = Callable[..., Any]
 
@@ -72,6 +72,9 @@ def _rewritten(
         graph = capture.from_dynamo(gm)
     except CaptureError as error:
         report.note(f"a graph of {len(gm.graph.nodes)} nodes stays as it is: {error}")
+        seen = uncaptured_sites(gm, f"g{len(report.captures)}", str(error))
+        seen.weights = weights
+        report.add(seen)
         return None
     seconds = time.perf_counter() - started
     name = f"g{len(report.captures)}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch.nn.functional as F
 from torch import fx
 
+from ..guards.vocabulary import short
 from ..matching.value import is_tensor
-from ..report import Reason, Site
+from ..report import Capture, Reason, Site
 from .candidates import new_site
 
 # What one call computes inside, by the operator's qualified name.
@@ -37,3 +41,31 @@ def opaque_sites(graph: fx.Graph) -> list[tuple[fx.Node, Site]]:
                 site.detail = f"{schema.name} hides it: {_ADVICE[schema.name]}"
                 sites.append((node, site))
     return sites
+
+
+_CALLS = {F.linear: "linear", F.scaled_dot_product_attention: "sdpa"}
+
+
+def uncaptured_sites(gm: fx.GraphModule, name: str, problem: str) -> Capture:
+    """The calls that can be seen in a Dynamo graph which could not be captured, as rejected sites."""
+    sites: list[Site] = []
+    for node in gm.graph.nodes:
+        kind = _CALLS.get(node.target)
+        if kind is None:
+            continue
+        if kind == "linear" and len(node.args) > 1 and _holds_fp8(node.args[1]):
+            kind = "fp8_matmul"
+        site = new_site("", kind, node, {})
+        site.id, site.status, site.code = f"{name}.{len(sites)}", "rejected", Reason.OPAQUE
+        site.detail = f"the graph could not be captured: {problem}"
+        sites.append(site)
+    return Capture(name=name, nodes=len(gm.graph.nodes), sites=sites)
+
+
+def _holds_fp8(weight: Any) -> bool:
+    """Is the weight a tensor subclass around FP8 numbers?"""
+    value: Any = getattr(weight, "meta", {}).get("example_value")
+    if not hasattr(value, "__tensor_flatten__"):
+        return False
+    attributes, _ = value.__tensor_flatten__()
+    return any(short(getattr(value, name).dtype).startswith("float8") for name in attributes)
