@@ -98,6 +98,11 @@ def _at_most(sizes: Iterable[Any], bound: int) -> bool:
 def _dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight."""
     yield from _linear(a, level)
+    yield from _row_by_row(a)
+
+
+def _row_by_row(a: Arguments) -> Iterable[Guard]:
+    """What the dot form needs of a linear of either kind."""
     k = a["weight"].shape[1]
     yield equal(a["weight"].stride(1), 1, "the weight is row-major")
     yield at_most(_rows(a["x"]), min(max(k // 20, 4), 32) if isinstance(k, int) else 4, "rows")
@@ -126,9 +131,7 @@ def _fp8_linear(a: Arguments, level: str) -> Iterable[Guard]:
 def _fp8_dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight, a byte an element."""
     yield from _fp8_linear(a, level)
-    k = a["weight"].shape[1]
-    yield equal(a["weight"].stride(1), 1, "the weight is row-major")
-    yield at_most(_rows(a["x"]), min(max(k // 20, 4), 32) if isinstance(k, int) else 4, "rows")
+    yield from _row_by_row(a)
 
 
 def _is_per_tensor(scale: torch.Tensor) -> bool:
