@@ -14,7 +14,7 @@ from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import APPLIED_TO, Match, Pattern, Rule, View, Vocabulary
 from fxrewrite.matching.constants import MaskKind, mask_kind
-from fxrewrite.matching.terms import rounded
+from fxrewrite.matching.elementwise import rounded
 
 
 class FusedAttention(Rule):

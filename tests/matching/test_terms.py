@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxrewrite.matching.terms import constant_number, readings
+from fxrewrite.matching.elementwise import constant_number
+from fxrewrite.matching.terms import readings
 from fxrewrite.matching.value import View, plain
 from tests.matching.terms64 import Values
 from tests.support.graphs import node, returned, trace

@@ -1,0 +1,112 @@
+"""Readings of matrix products, and of the fused calls that hold one."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from .terms import CallNode, Dims, Term, argument, as_operand, aten, rank_of, reads, shown_plainly
+from .value import View, plain, through_broadcast
+
+
+def _contraction(
+    node: fx.Node, dims: Dims, left: tuple[fx.Node, str], right: tuple[fx.Node, str], out: str
+) -> list[Term]:
+    """Read an einsum of two operands as a matmul, in the order of dims that the view asks for."""
+    (a, a_letters), (b, b_letters) = left, right
+    shared = set(a_letters) & set(b_letters)
+    contracted = [c for c in shared if c not in out]
+    rows = [c for c in out if c in a_letters and c not in b_letters]
+    columns = [c for c in out if c in b_letters and c not in a_letters]
+    wanted = [None if d is None else out[d] for d in dims]
+    if len(contracted) != 1 or len(set(a_letters)) != len(a_letters) or len(set(b_letters)) != len(b_letters):
+        return []
+    if {*a_letters, *b_letters} - {*out} != {*contracted}:  # a dim of one operand alone is summed up
+        return []
+    if len(wanted) < 2 or wanted[-2] is wanted[-1] is None:
+        return []
+    batch, (row, column) = wanted[:-2], wanted[-2:]
+    if (row is None or row in columns) and (column is None or column in rows):
+        (a, a_letters), (b, b_letters) = (b, b_letters), (a, a_letters)
+        rows, columns = columns, rows
+    # a matrix and a vector: the vector as a matrix of one row or column
+    if (row is not None and row not in rows) or (column is not None and column not in columns):
+        return []
+
+    def seen(item: fx.Node, letters: str, last: tuple[str | None, str | None]) -> View:
+        order = [letters.index(c) if c is not None and c in letters else None for c in (*batch, *last)]
+        return View(item, tuple(order))
+
+    k = contracted[0]
+    return [Term("matmul", (seen(a, a_letters, (row, k)), seen(b, b_letters, (k, column))))]
+
+
+def _batch_letters(count: int) -> str:
+    return "abcdefgh"[8 - count :]
+
+
+def _matmul(node: fx.Node, dims: Dims, a: fx.Node, b: fx.Node) -> list[Term]:
+    if rank_of(a) < 2 or rank_of(b) < 2:
+        return []
+    a_letters, b_letters = _batch_letters(rank_of(a) - 2) + "ik", _batch_letters(rank_of(b) - 2) + "kj"
+    out = _batch_letters(rank_of(node) - 2) + "ij"
+    return _contraction(node, dims, (a, a_letters), (b, b_letters), out)
+
+
+@reads("matmul linear", aten.matmul.default, aten.bmm.default, aten.mm.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    a, b = node.args[:2]
+    terms = _matmul(node, dims, a, b)
+    if shown_plainly(node, dims) and rank_of(b) == 2:
+        terms.append(Term("linear", (plain(a), plain(b).mT, None)))
+    return terms
+
+
+@reads("matmul", aten.einsum.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    equation, operands = node.args[0], node.args[1]
+    sides = equation.replace(" ", "").split("->")
+    if len(operands) != 2 or len(sides) != 2 or "." in equation:
+        return []
+    left, right = sides[0].split(",")
+    return _contraction(node, dims, (operands[0], left), (operands[1], right), sides[1])
+
+
+@reads("add linear", aten.addmm.default, aten.baddbmm.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    base, a, b = node.args[:3]
+    beta, alpha = argument(node, 3, "beta", 1), argument(node, 4, "alpha", 1)
+    terms: list[Term] = []
+    for product in _matmul(node, dims, a, b):
+        scaled = product if alpha == 1 else Term("mul", (product, alpha))
+        if beta == 0:
+            terms.append(scaled)
+        else:
+            bias = through_broadcast(base, dims, rank_of(node))
+            terms.append(Term("add", (scaled, bias if beta == 1 else Term("mul", (bias, beta)))))
+    if alpha == beta == 1 and rank_of(b) == 2 and rank_of(base) == 1 and shown_plainly(node, dims):
+        terms.append(Term("linear", (plain(a), plain(b).mT, plain(base))))
+    return terms
+
+
+@reads("linear", aten.linear.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    if not shown_plainly(node, dims) or rank_of(weight) != 2:
+        return []
+    return [Term("linear", (plain(x), plain(weight), as_operand(bias)))]
+
+
+@reads("sdpa", aten.scaled_dot_product_attention.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    if not shown_plainly(node, dims):
+        return []
+    query, key, value, mask = (
+        argument(node, i, n) for i, n in enumerate(("query", "key", "value", "attn_mask"))
+    )
+    attrs = {
+        "dropout": argument(node, 4, "dropout_p", 0.0),
+        "is_causal": argument(node, 5, "is_causal", False),
+        "scale": node.kwargs.get("scale"),
+        "enable_gqa": node.kwargs.get("enable_gqa", False),
+    }
+    return [Term("sdpa", (plain(query), plain(key), plain(value), as_operand(mask)), attrs)]

@@ -1,0 +1,72 @@
+"""Readings of what works along one dim: sums and softmax, called or written out."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, cast
+
+from torch import fx
+
+from .terms import CallNode, Dims, Term, argument, aten, dim_in_view, rank_of, reads
+from .value import View, is_tensor
+
+
+@reads("softmax", aten.softmax.int, aten._softmax.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    dim = dim_in_view(node, dims, node.args[1])
+    return [] if dim is None else [Term("softmax", (View(node.args[0], dims),), {"dim": dim})]
+
+
+@reads("sum", aten.sum.dim_IntList)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    over, keep = node.args[1], argument(node, 2, "keepdim", False)
+    if not over or len(over) != 1:
+        return []
+    if keep:
+        dim = dim_in_view(node, dims, over[0])
+        return [] if dim is None else [Term("sum", (View(node.args[0], dims),), {"dim": dim})]
+    # the dim is gone: any dim that the view inserts may be it
+    gone = over[0] % rank_of(node.args[0])
+    shifted = [d if d is None or d < gone else d + 1 for d in dims]
+    inserted = [position for position, d in enumerate(dims) if d is None]
+    return [
+        Term(
+            "sum",
+            (View(node.args[0], (*shifted[:at], gone, *shifted[at + 1 :])),),
+            {"dim": at - len(dims)},
+        )
+        for at in inserted
+    ]
+
+
+def written_softmax(node: CallNode, dims: Dims) -> list[Term]:
+    """exp(x - max(x)) / sum(exp(x - max(x))), along one dim. Without the maximum it can overflow."""
+    exp: Any = node.args[0]
+    total: Any = node.args[1]
+    if not is_tensor(exp) or not is_tensor(total) or exp.target is not aten.exp.default:
+        return []
+    over = _reduced_dim(total, aten.sum.dim_IntList)
+    shifted: CallNode = exp.args[0]
+    if total.args[0] is not exp or over is None or shifted.target is not aten.sub.Tensor:
+        return []
+    x: Any = shifted.args[0]
+    most: Any = shifted.args[1]
+    folded = [exp, total, shifted, most]
+    if is_tensor(most) and most.target is operator.getitem and most.args[1] == 0:
+        most = most.args[0]  # values and indices
+        folded.append(most)
+    if not isinstance(most, fx.Node) or _reduced_dim(most, aten.amax.default, aten.max.dim) != over:
+        return []
+    dim = dim_in_view(node, dims, over)
+    if dim is None or most.args[0] is not x or not is_tensor(x) or argument(shifted, 2, "alpha", 1) != 1:
+        return []
+    return [Term("softmax", (View(cast(fx.Node, x), dims),), {"dim": dim}, folded=tuple(folded))]
+
+
+def _reduced_dim(node: CallNode, *targets: Any) -> int | None:
+    """The one dim that a call of one of ``targets`` reduces and keeps, counted from the start."""
+    over = argument(node, 1, "dim")
+    over = [over] if isinstance(over, int) else over
+    if node.target not in targets or not over or len(over) != 1 or not argument(node, 2, "keepdim", False):
+        return None
+    return int(over[0]) % rank_of(node.args[0])

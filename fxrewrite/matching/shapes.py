@@ -1,0 +1,74 @@
+"""Readings of what changes shape or dtype, and of dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .terms import CASTS, RESHAPES, CallNode, Dims, Term, argument, aten, dim_in_view, reads, shown_plainly
+from .value import View, plain
+
+
+@reads("pad", aten.pad.default, aten.constant_pad_nd.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    pads = node.args[1]
+    if node.target is aten.pad.default:
+        mode, value = argument(node, 2, "mode", "constant"), argument(node, 3, "value")
+    else:
+        mode, value = "constant", argument(node, 2, "value", 0)
+    found = {}
+    for i in range(0, len(pads), 2):
+        if (pads[i], pads[i + 1]) != (0, 0):
+            dim = dim_in_view(node, dims, -1 - i // 2)
+            if dim is None:
+                return []
+            found[dim] = (pads[i], pads[i + 1])
+    if mode != "constant":
+        return []
+    return [Term("pad", (View(node.args[0], dims),), {"pads": found, "value": float(value or 0.0)})]
+
+
+@reads("slice", aten.slice.Tensor)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    along = argument(node, 1, "dim", 0)
+    dim = dim_in_view(node, dims, along)
+    if dim is None or argument(node, 4, "step", 1) != 1:
+        return []
+    start, end = argument(node, 2, "start") or 0, argument(node, 3, "end")
+    size = node.args[0].meta["val"].shape[along]
+    if isinstance(end, int) and end >= (size if isinstance(size, int) else _TO_THE_END):
+        end = None
+    bounds = [(start, end)]
+    if isinstance(size, int):  # each bound can be counted from either side
+        starts = _from_both_sides(start, size)
+        ends = [None] if end is None else _from_both_sides(end, size)
+        bounds += [(s, e) for s in starts for e in ends if (s, e) != (start, end)]
+    return [Term("slice", (View(node.args[0], dims),), {"dim": dim, "start": s, "end": e}) for s, e in bounds]
+
+
+# What `x[1:]` passes for its end.
+_TO_THE_END = 2**63 - 1
+
+
+def _from_both_sides(bound: Any, size: int) -> list[Any]:
+    """The same place in a dim of this size, counted from its start and from its end."""
+    if not isinstance(bound, int) or not -size <= bound < size:
+        return [bound]
+    return [bound % size, bound % size - size]
+
+
+@reads("cast", *CASTS)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    # `x.to(y)` passes a tensor that only lends its dtype
+    return [Term("cast", (View(node.args[0], dims),))]
+
+
+@reads("reshape", *RESHAPES)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    if not shown_plainly(node, dims):
+        return []
+    return [Term("reshape", (plain(node.args[0]),), {"to": node.meta["val"].shape})]
+
+
+@reads("dropout", aten.dropout.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    return [Term("dropout", (View(node.args[0], dims),))]
