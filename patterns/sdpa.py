@@ -13,8 +13,8 @@ from fxrewrite.guards import Guard, holds, same_dtype, same_shape
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import APPLIED_TO, Match, Pattern, Rule, View, Vocabulary
-from fxrewrite.matching.constants import MaskKind, mask_kind
 from fxrewrite.matching.elementwise import rounded
+from fxrewrite.matching.masks import MaskKind
 
 
 class FusedAttention(Rule):
@@ -29,7 +29,7 @@ class FusedAttention(Rule):
         grouped = m if m.attrs["enable_gqa"] else m.ungrouped("k", "v")
         if grouped is not m:
             m = replace(grouped, attrs={**m.attrs, "enable_gqa": True})
-        kind = _constant_kind(m, m["mask"], m.value.dtype) if m.has("mask") else None
+        kind = _mask_kind(m, m["mask"], m.value.dtype) if m.has("mask") else None
         if kind is None:
             return m
         attrs = {**m.attrs, "is_causal": kind is MaskKind.CAUSAL}
@@ -217,14 +217,14 @@ def _scores(m: Match) -> _Scores:
 
 def _fold_constant_masks(m: Match, found: _Scores) -> None:
     """Take out masks that let everything through, and read a causal one as the flag."""
-    kinds = [_constant_kind(m, bias.view, bias.dtype) if bias.factor > 0 else None for bias in found.biases]
+    kinds = [_mask_kind(m, bias.view, bias.dtype) if bias.factor > 0 else None for bias in found.biases]
     rest = [bias for bias, kind in zip(found.biases, kinds, strict=True) if kind is not MaskKind.ALL]
     if len(rest) == 1 and MaskKind.CAUSAL in kinds and found.keep is None:
         found.is_causal, rest = True, []
     found.biases = rest
     if found.keep is None or found.fill is None or found.fill > torch.finfo(found.keep.dtype).min / 2:
         return
-    kind = _constant_kind(m, found.keep.view, found.keep.dtype, inverted=found.inverted)
+    kind = _mask_kind(m, found.keep.view, found.keep.dtype, inverted=found.inverted)
     if kind is not None:
         found.keep = found.fill = None
         found.is_causal = kind is MaskKind.CAUSAL
@@ -280,18 +280,11 @@ def _apply_fill(
             found.problem = "masked scores become NaN"
 
 
-def _constant_kind(
-    m: Match, mask: View, scores_dtype: torch.dtype, *, inverted: bool = False
-) -> MaskKind | None:
+def _mask_kind(m: Match, mask: View, scores_dtype: torch.dtype, *, inverted: bool = False) -> MaskKind | None:
     """What the mask lets through, where no input decides it and that is everything or causal."""
-    value = m.constants.value(mask)
-    if value is None:
-        return None
-    if inverted:
-        value = value.logical_not()
     # half the lowest number swamps every score
     dropped = torch.finfo(scores_dtype).min / 2
-    return mask_kind(value, m["q"].shape[-2], m["k"].shape[-2], dropped)
+    return m.masks.kind(mask, m["q"].shape[-2], m["k"].shape[-2], dropped, inverted=inverted)
 
 
 def _is_one(size: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import torch
@@ -65,26 +64,3 @@ def _is_small(value: Any) -> bool:
             all(isinstance(s, int) for s in sizes) and sizes.numel() <= LARGEST and value.device.type == "cpu"
         )
     return isinstance(value, (int, float, bool))
-
-
-class MaskKind(enum.Enum):
-    """What a constant mask lets a row of scores see."""
-
-    ALL = "everything"
-    CAUSAL = "columns up to its own number"
-
-
-def mask_kind(mask: torch.Tensor, rows: Any, columns: Any, dropped: float) -> MaskKind | None:
-    """What a mask is, as boolean (True is seen) or as a bias (0 is seen, at most ``dropped`` is not)."""
-    if mask.dtype == torch.bool:
-        seen = mask
-    else:
-        seen = mask == 0
-        if not bool((seen | (mask <= dropped)).all()):
-            return None
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        return MaskKind.ALL if bool(seen.all()) else None
-    if bool(seen.all()):
-        return MaskKind.ALL
-    causal = torch.ones(rows, columns, dtype=torch.bool).tril()
-    return MaskKind.CAUSAL if bool((seen == causal).all()) else None

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from .aliasing import Aliasing
-from .constants import Constants
+from .masks import Masks
 from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Transposed, Variable
 from .repeated import passed_between, unrepeated
 from .terms import OPERATORS, Term, readings
@@ -44,7 +44,7 @@ class Match:
 
     root: fx.Node
     aliasing: Aliasing
-    constants: Constants
+    masks: Masks
     value: View
     bindings: dict[str, Binding] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
@@ -128,7 +128,7 @@ class Matcher:
     def __init__(self, graph: fx.Graph, aliasing: Aliasing) -> None:
         self.graph = graph
         self.aliasing = aliasing
-        self.constants = Constants(aliasing)
+        self.masks = Masks(aliasing)
         self.deepest: Mismatch | None = None
         self._index: dict[str, list[fx.Node]] = {}
         for node in graph.nodes:
@@ -158,12 +158,12 @@ class Matcher:
         elif isinstance(pattern, Transposed) and isinstance(pattern.inner, Call):
             view = _transposed(plain(root), pattern)
             if view is not None:
-                match = Match(root, self.aliasing, self.constants, view)
+                match = Match(root, self.aliasing, self.masks, view)
                 yield from self._call_at(pattern.inner, view, match, None)
         elif isinstance(pattern, Call):
             # at the root nothing is looked through: the site's value is this node's
             yield from self._call_at(
-                pattern, plain(root), Match(root, self.aliasing, self.constants, plain(root)), None
+                pattern, plain(root), Match(root, self.aliasing, self.masks, plain(root)), None
             )
         else:
             raise TypeError(f"a pattern must end in an operator, not {type(pattern).__name__}")

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxrewrite.matching import Aliasing
-from fxrewrite.matching.constants import Constants, MaskKind, mask_kind
+from fxrewrite.matching.constants import Constants
 from fxrewrite.matching.value import plain
 from tests.support.graphs import returned, trace
 
@@ -54,29 +54,3 @@ def test_not_what_is_written_to():
         return mask * 1
 
     assert _value(masked, torch.zeros(5)) is None
-
-
-LOW = torch.finfo(torch.float32).min
-TRIL = torch.ones(4, 6, dtype=torch.bool).tril()
-
-
-@pytest.mark.parametrize(
-    ("mask", "kind"),
-    [
-        (TRIL, MaskKind.CAUSAL),
-        (TRIL.expand(2, 1, 4, 6), MaskKind.CAUSAL),
-        (torch.where(TRIL, 0.0, LOW), MaskKind.CAUSAL),
-        (torch.where(TRIL, 0.0, float("-inf")), MaskKind.CAUSAL),
-        (torch.ones(1, 1, 1, 1, dtype=torch.bool), MaskKind.ALL),
-        (torch.zeros(4, 6), MaskKind.ALL),
-        (torch.ones(4, 6, dtype=torch.bool).tril(1), None),
-        (torch.ones(4, 6, dtype=torch.bool).tril(2), None),  # aligned at the bottom right
-        (TRIL.logical_not(), None),
-        (torch.where(TRIL, 0.0, -10000.0), None),  # a score could still win
-        (torch.where(TRIL, 1.0, LOW), None),
-        (torch.stack([TRIL, torch.ones(4, 6, dtype=torch.bool)]), None),
-        (torch.full((4, 6), float("nan")), None),
-    ],
-)
-def test_kinds_of_masks(mask, kind):
-    assert mask_kind(mask, 4, 6, LOW / 2) is kind
