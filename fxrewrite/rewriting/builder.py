@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..capture import symbolic_expression
 from ..guards.prover import prove_equal
 from ..guards.verdict import Verdict
 from ..matching.value import View
@@ -61,29 +66,41 @@ class Builder:
         if back != list(range(view.rank)):
             out = self.call(torch.ops.aten.permute.default, out, back)
         wanted = self._root.meta["val"]
-        if wanted.is_contiguous() and not out.meta["val"].is_contiguous():
+        order = _memory_order(wanted)
+        if order is not None and not _is_dense(out.meta["val"], order):
+            out = self.call(torch.ops.aten.permute.default, out, order)
             out = self.call(torch.ops.aten.clone.default, out, memory_format=torch.contiguous_format)
+            out = self.call(torch.ops.aten.permute.default, out, [order.index(d) for d in range(len(order))])
         return out
 
     def size(self, size: int | torch.SymInt) -> Any:
         """A size as an argument: an int, or the node that computes the symbolic one."""
         if isinstance(size, int):
             return size
-        for node in self._graph.nodes:
-            if node is self._root:
-                break
+        wanted = symbolic_expression(size)
+        found: Any = self._known_size(wanted)
+        if found is None and isinstance(wanted, sympy.Mul):
+            # merged dims: a product of sizes that are known
+            factors = [int(f) if f.is_Integer else self._known_size(f) for f in wanted.args]
+            if None not in factors:
+                found = functools.reduce(lambda a, b: self.call(operator.mul, a, b), factors)
+        if found is None:
+            raise LookupError(f"no value in the graph has the size {size}")
+        return found
+
+    def _known_size(self, wanted: sympy.Expr) -> Any:
+        """A node before the root that computes the size, made from a tensor's shape if need be."""
+        before = list(itertools.takewhile(lambda node: node is not self._root, self._graph.nodes))
+        for node in before:
             value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
+            if isinstance(value, torch.SymInt) and symbolic_expression(value) == wanted:
                 return node
-        for node in self._graph.nodes:
-            if node is self._root:
-                break
+        for node in before:
             value = node.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                for dim, candidate in enumerate(value.shape):
-                    if isinstance(candidate, torch.SymInt) and candidate.node.expr == size.node.expr:
-                        return self.call(torch.ops.aten.sym_size.int, node, dim)
-        raise LookupError(f"no value in the graph has the size {size}")
+            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if isinstance(size, torch.SymInt) and symbolic_expression(size) == wanted:
+                    return self.call(torch.ops.aten.sym_size.int, node, dim)
+        return None
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """Insert a call and compute its fake value."""
@@ -102,6 +119,24 @@ class Builder:
         values, named = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         with self._mode or contextlib.nullcontext(), torch.no_grad():
             return node.target(*values, **named)  # type: ignore[operator]  # a call_function
+
+
+def _memory_order(tensor: torch.Tensor) -> list[int] | None:
+    """The dims from the outermost to the innermost in memory; None where the tensor has gaps."""
+    orders = itertools.permutations(range(tensor.dim()))
+    return next((list(order) for order in orders if _is_dense(tensor, order)), None)
+
+
+def _is_dense(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Is the tensor, its dims taken in this order, provably contiguous?"""
+    stride: Any = 1
+    for dim in reversed(order):
+        size = tensor.shape[dim]
+        alone = isinstance(size, int) and size == 1
+        if not alone and prove_equal(tensor.stride(dim), stride, "").verdict is not Verdict.PROVED:
+            return False
+        stride = stride * size
+    return True
 
 
 class _Namespace:

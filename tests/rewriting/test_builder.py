@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
@@ -111,4 +113,12 @@ def test_an_equal_symbolic_shape_needs_no_call():
 def test_a_size_that_no_value_has():
     gm = trace(lambda x: x + 1, X, dynamic=True)
     with pytest.raises(LookupError, match="no value in the graph has the size"):
-        builder(gm).size(node(gm, "x_1").meta["val"].shape[0] * 7)
+        builder(gm).size(node(gm, "x_1").meta["val"].shape[0] + 7)
+
+
+def test_a_product_of_sizes_is_computed():
+    gm = trace(lambda x: x + 1, X, dynamic=True)
+    rows, columns = node(gm, "x_1").meta["val"].shape[:2]
+    op = builder(gm)
+    assert op.size(rows * columns * 3).meta["val"] == rows * columns * 3
+    assert all(n.target in (operator.mul, torch.ops.aten.sym_size.int) for n in op.inserted)

@@ -1,0 +1,257 @@
+"""What happens to attention scores between q·kᵀ and the softmax, summed up for the fused op."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fxrewrite.guards.prover import prove_equal
+from fxrewrite.guards.verdict import Verdict
+from fxrewrite.matching import APPLIED_TO, Match, View
+from fxrewrite.matching.elementwise import rounded
+from fxrewrite.matching.formulas import is_one
+from fxrewrite.matching.masks import MaskKind
+
+# A score added to a number below this is that number, in float32.
+SWALLOWS = -1e30
+
+
+@dataclass
+class Mask:
+    """One step that masks or biases the scores.
+
+    ``frame`` are the leading dims of the scores that it was applied to, ``dtype`` theirs with it.
+    ``fill`` is None for a bias, which is added ``factor`` times; otherwise it replaces the scores
+    where the boolean mask is False (``inverted``: True).
+    """
+
+    view: View
+    frame: tuple[Any, ...]
+    dtype: torch.dtype
+    factor: float = 1.0
+    fill: float | None = None
+    inverted: bool = False
+
+    def in_frame(self, op: Any, frame: tuple[Any, ...]) -> Any:
+        """The mask for scores whose leading dims are split or merged into ``frame``."""
+        if same_sizes(frame, self.frame):
+            return self.view
+        if self._is_headless:
+            batch, *_ = dims = range(self.view.rank)
+            return self.view.pick(dims[-2:] if self.view.rank < 5 else [batch, None, *dims[-2:]])
+        return op.reshaped(self.view, (*frame, *self.view.shape[-2:]))
+
+    def fits(self, frame: tuple[Any, ...]) -> bool:
+        """Can it be brought into ``frame`` without expanding it?"""
+        same = same_sizes(frame, self.frame) or same_sizes(self.view.shape[:-2], self.frame)
+        return same or self._is_headless
+
+    @property
+    def _is_headless(self) -> bool:
+        """Is it the same for every head, however the heads are grouped?"""
+        lead = self.view.shape[:-2]
+        return all(map(is_one, lead)) or (len(lead) == 3 and all(map(is_one, lead[1:])))
+
+    def keeps(self, op: Any, frame: tuple[Any, ...]) -> Any:
+        """The boolean mask that is True where scores are kept."""
+        mask = self.in_frame(op, frame)
+        return op.aten.logical_not(mask) if self.inverted else mask
+
+
+@dataclass
+class Scores:
+    """softmax(scale · factors · q·kᵀ, then each of ``masks`` in turn), the factors being tensors."""
+
+    scale: float = 1.0
+    factors: list[tuple[str, View]] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)
+    offset: float = 0.0
+    is_causal: bool = False
+    frame: tuple[Any, ...] | None = None
+    problem: str = ""
+
+    @property
+    def fill(self) -> float | None:
+        """The op's ``mask_fill``: what a boolean mask puts in the place of scores."""
+        return None if self._is_added or not self.masks else self.masks[0].fill
+
+    @property
+    def _is_added(self) -> bool:
+        return any(mask.fill is None for mask in self.masks)
+
+    def mask(self, op: Any) -> Any:
+        """The op's ``attn_mask``, built in the graph where several steps make it up."""
+        frame = self.frame or ()
+        if not self._is_added:
+            kept: Any = None
+            for mask in self.masks:
+                keeps = mask.keeps(op, frame)
+                kept = keeps if kept is None else op.aten.logical_and(kept, keeps)
+            return kept
+        if (
+            len(self.masks) == 1
+            and self.masks[0].factor == 1.0
+            and self.masks[0].view.dtype.is_floating_point
+        ):
+            return self.masks[0].in_frame(op, frame)
+        return self._replayed(op, frame)
+
+    def _replayed(self, op: Any, frame: tuple[Any, ...]) -> Any:
+        """The steps done to zeros: added to a score, it gives what the steps would have made of it."""
+        total: Any = None
+        for mask in self.masks:
+            if mask.fill is None:
+                part = op.aten.to.dtype(mask.in_frame(op, frame), mask.dtype)
+                part = part if mask.factor == 1.0 else op.aten.mul.Tensor(part, mask.factor)
+                total = part if total is None else op.aten.add.Tensor(total, part)
+            else:
+                before = op.aten.zeros([], dtype=mask.dtype, device=mask.view.device)
+                before = before if total is None else total
+                total = op.aten.where.ScalarOther(mask.keeps(op, frame), before, mask.fill)
+        return total
+
+    def scaled_query(self, op: Any, query: View) -> Any:
+        """The query, with the factors that are tensors multiplied in."""
+        scaled: Any = query
+        for operation, factor in self.factors:
+            multiply = op.aten.mul.Tensor if operation == "scale" else op.aten.div.Tensor
+            scaled = multiply(scaled, factor)
+        return op.aten.to.dtype(scaled, query.dtype) if self.factors else scaled
+
+
+def scores_of(m: Match) -> Scores:
+    """What the steps of a match do to the scores; ``problem`` says what of it the op cannot do."""
+    found = Scores()
+    for step, bound in m.steps:
+        applied_to = bound.get(APPLIED_TO)
+        seen = isinstance(applied_to, View)
+        frame = tuple(applied_to.shape[:-2] if isinstance(applied_to, View) else m["q"].shape[:-2])
+        dtype = applied_to.dtype if isinstance(applied_to, View) else m.value.dtype
+        if step in ("scale", "over"):
+            _apply_scale(found, m, step, bound["by"], frame, dtype if seen else m["q"].dtype)
+        elif step in ("bias", "less"):
+            _apply_bias(found, bound["mask"], frame, dtype, sign=1 if step == "bias" else -1)
+        elif step in ("fill", "keep", "drop"):
+            _apply_fill(found, bound, frame, dtype, inverted=step != "keep")
+        if step in ("bias", "less", "fill", "keep", "drop") and isinstance(bound["mask"], View):
+            found.frame = max(found.frame or (), frame, key=len)
+    _fold(m, found)
+    _check(m, found)
+    return found
+
+
+def _apply_scale(
+    found: Scores, m: Match, step: str, by: Any, frame: tuple[Any, ...], dtype: torch.dtype
+) -> None:
+    if not isinstance(by, View):
+        found.scale *= by
+        found.offset *= by
+        for mask in found.masks:
+            mask.factor *= by
+            if mask.fill is not None:
+                mask.fill = rounded(mask.fill * by, dtype)
+        return
+    found.factors.append((step, by))
+    if not all(is_one(size) for size in by.shape[-2:]):
+        found.problem = f"the scale is a tensor of shape {list(by.shape)}, not one number a head"
+    elif by.rank > 2 and not same_sizes(frame, m["q"].shape[:-2]):
+        found.problem = "the scale is a tensor for scores of another shape than the query's"
+    elif found.masks or found.offset:
+        found.problem = "a tensor scales scores that are already masked"
+    elif dtype != m["q"].dtype:
+        found.problem = f"a tensor scales scores of {dtype}, the query is {m['q'].dtype}"
+
+
+def _apply_bias(found: Scores, mask: Any, frame: tuple[Any, ...], dtype: torch.dtype, *, sign: int) -> None:
+    if isinstance(mask, View):
+        found.masks.append(Mask(mask, frame, torch.promote_types(mask.dtype, dtype), factor=sign))
+        return
+    # added to every score it does not change their softmax; what replaces scores later is not shifted
+    found.offset += 0.0 if any(m.fill is not None for m in found.masks) else sign * mask
+    if not math.isfinite(mask):
+        found.problem = f"{mask} is added to the scores"
+
+
+def _apply_fill(
+    found: Scores, bound: dict[str, Any], frame: tuple[Any, ...], dtype: torch.dtype, *, inverted: bool
+) -> None:
+    value, mask = bound["value"], bound["mask"]
+    if isinstance(value, View) or not isinstance(mask, View):
+        found.problem = "masked scores are replaced by a tensor"
+    elif mask.dtype != torch.bool:
+        found.problem = f"the mask is {mask.dtype}"
+    else:
+        fill = rounded(value, dtype) - found.offset
+        found.masks.append(Mask(mask, frame, dtype, fill=fill, inverted=inverted))
+        if math.isnan(fill):
+            found.problem = "masked scores become NaN"
+
+
+def _fold(m: Match, found: Scores) -> None:
+    """Take out masks that let everything through, and read a causal one that is alone as the flag."""
+    kinds = [_kind(m, mask) for mask in found.masks]
+    rest = [mask for mask, kind in zip(found.masks, kinds, strict=True) if kind is not MaskKind.ALL]
+    if len(rest) == 1 and MaskKind.CAUSAL in kinds:
+        found.is_causal, rest = True, []
+    found.masks = rest
+
+
+def _kind(m: Match, mask: Mask) -> MaskKind | None:
+    if mask.factor <= 0 or (mask.fill is not None and mask.fill > lowest(mask.dtype) / 2):
+        return None
+    return mask_kind(m, mask.view, mask.dtype, inverted=mask.inverted)
+
+
+def _check(m: Match, found: Scores) -> None:
+    """Find what of the masks the op cannot do."""
+    frame = found.frame
+    if frame is None:
+        return
+    grouped = m.attrs["enable_gqa"]
+    own = merged(m["q"].shape[:-2])
+    found.frame = frame = merged(frame)
+    if len(frame) > 2:
+        found.problem = f"the mask is applied to scores of rank {len(frame) + 2}"
+    elif grouped and not same_sizes(frame, own):
+        found.problem = "the mask is applied to scores of grouped heads in another shape"
+    elif not all(mask.fits(frame) for mask in found.masks):
+        found.problem = "masks are applied in two different shapes of the scores"
+    fills = [mask.fill for mask in found.masks if mask.fill is not None]
+    if len(found.masks) > 1 and any(fill > SWALLOWS for fill in fills):
+        found.problem = f"scores are masked more than once, and a score could outweigh {max(fills)}"
+    elif fills and len(set(fills)) > 1 and len(fills) == len(found.masks):
+        found.problem = f"the scores are masked with different values: {sorted(set(fills))}"
+    if any(mask.view.dtype.is_complex for mask in found.masks):
+        found.problem = "the bias is complex"
+
+
+def mask_kind(m: Match, mask: View, scores: torch.dtype, *, inverted: bool = False) -> MaskKind | None:
+    """What the mask lets through, where no input decides it and that is everything or causal."""
+    # half the lowest number swamps every score
+    dropped = lowest(scores) / 2
+    return m.masks.kind(mask, m["q"].shape[-2], m["k"].shape[-2], dropped, inverted=inverted)
+
+
+def lowest(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).min
+
+
+def merged(lead: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Leading dims [batch, groups, heads of a group] as [batch, heads]."""
+    return (lead[0], lead[1] * lead[2]) if len(lead) == 3 else tuple(lead)
+
+
+def batch_and_heads(lead: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Any number of leading dims as two."""
+    *batch, heads = lead or (1,)
+    return math.prod(batch), heads
+
+
+def same_sizes(left: Any, right: Any) -> bool:
+    """Are the sizes provably the same?"""
+    return len(left) == len(right) and all(
+        prove_equal(a, b, "").verdict is Verdict.PROVED for a, b in zip(left, right, strict=True)
+    )
