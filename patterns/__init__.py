@@ -10,6 +10,7 @@ from .linear_attention import (
     ReluAttention,
     RotaryReluAttention,
 )
+from .projection import Projection
 from .sdpa import FusedAttention, WrittenAttention
 
 DEFAULT: tuple[Rule, ...] = (
@@ -22,6 +23,7 @@ DEFAULT: tuple[Rule, ...] = (
     Fp8Linear(),
     BiasedLinear(),
     Linear(),
+    Projection(),
 )
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "FusedAttention",
     "Linear",
     "PaddedReluAttention",
+    "Projection",
     "QuadraticReluAttention",
     "ReluAttention",
     "RotaryReluAttention",

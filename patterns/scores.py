@@ -12,8 +12,8 @@ from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import APPLIED_TO, Match, View
 from fxrewrite.matching.elementwise import rounded
-from fxrewrite.matching.formulas import is_one
 from fxrewrite.matching.masks import MaskKind
+from fxrewrite.matching.value import is_one
 
 # A score added to a number below this is that number, in float32.
 SWALLOWS = -1e30

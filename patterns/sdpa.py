@@ -12,8 +12,8 @@ from fxrewrite.guards import Guard, holds, same_dtype, same_shape
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
-from fxrewrite.matching.formulas import is_one
 from fxrewrite.matching.masks import MaskKind
+from fxrewrite.matching.value import is_one
 
 from .scores import batch_and_heads, mask_kind, merged, scores_of
 

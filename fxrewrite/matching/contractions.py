@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import string
+from typing import Any
+
 from torch import fx
 
 from .terms import CallNode, Dims, Term, argument, as_operand, aten, rank_of, reads, shown_plainly
-from .value import View, plain, through_broadcast
+from .value import View, is_one, plain, through_broadcast
 
 
 def _contraction(
@@ -56,19 +59,33 @@ def _matmul(node: fx.Node, dims: Dims, a: fx.Node, b: fx.Node) -> list[Term]:
 def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = node.args[:2]
     terms = _matmul(node, dims, a, b)
-    if shown_plainly(node, dims) and rank_of(b) == 2:
-        terms.append(Term("linear", (plain(a), plain(b).mT, None)))
+    matrix = _shared_matrix(b)
+    if shown_plainly(node, dims) and matrix is not None and rank_of(a) == rank_of(node):
+        terms.append(Term("linear", (plain(a), matrix.mT, None)))
     return terms
 
 
-@reads("matmul", aten.einsum.default)
+def _shared_matrix(node: CallNode) -> View | None:
+    """The one matrix [K, N] that ``node`` is, or that it repeats for each of its batches."""
+    while rank_of(node) > 2 and node.target is aten.expand.default:
+        source = node.args[0]
+        if rank_of(source) == 2 or all(is_one(s) for s in source.meta["val"].shape[:-2]):
+            return plain(source).pick(range(rank_of(source))[-2:])
+        node = source
+    return plain(node) if rank_of(node) == 2 else None
+
+
+@reads("matmul projection", aten.einsum.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     equation, operands = node.args[0], node.args[1]
     sides = equation.replace(" ", "").split("->")
     if len(operands) != 2 or len(sides) != 2 or "." in equation:
         return []
-    left, right = sides[0].split(",")
-    return _contraction(node, dims, (operands[0], left), (operands[1], right), sides[1])
+    (a, b), (left, right) = operands, sides[0].split(",")
+    terms = _contraction(node, dims, (a, left), (b, right), sides[1])
+    if shown_plainly(node, dims):
+        terms += _projections((plain(a), left), (plain(b), right), sides[1])
+    return terms
 
 
 @reads("add linear", aten.addmm.default, aten.baddbmm.default)
@@ -86,6 +103,74 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     if alpha == beta == 1 and rank_of(b) == 2 and rank_of(base) == 1 and shown_plainly(node, dims):
         terms.append(Term("linear", (plain(a), plain(b).mT, plain(base))))
     return terms
+
+
+# ---------------------------------------------------------------------------------------- projections
+
+
+def _projections(left: tuple[View, str], right: tuple[View, str], out: str, bias: Any = None) -> list[Term]:
+    """Read a contraction as x with some dims multiplied by a weight: one reading for each operand as x.
+
+    ``kept`` are the dims of x that stay, ``summed`` those that go, in the order in which the
+    weight's last dims have them; ``order`` arranges the dims kept and the weight's own as ``out``.
+    """
+    terms = []
+    for (x, x_letters), (w, w_letters) in ((left, right), (right, left)):
+        shared = [c for c in w_letters if c in x_letters]
+        own = [c for c in w_letters if c not in x_letters]
+        kept = [c for c in x_letters if c not in shared]
+        if not shared or not own or set(shared) & set(out) or sorted(kept + own) != sorted(out):
+            continue
+        if len(set(x_letters)) < len(x_letters) or len(set(w_letters)) < len(w_letters):
+            continue
+        attrs = {
+            "kept": [x_letters.index(c) for c in kept],
+            "summed": [x_letters.index(c) for c in shared],
+            "order": [(kept + own).index(c) for c in out],
+            "own": len(own),
+        }
+        weight = w.pick([w_letters.index(c) for c in (*own, *shared)])
+        terms.append(Term("projection", (x, weight, bias), attrs))
+    return terms
+
+
+@reads("projection", aten.tensordot.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    a, b, over_a, over_b = node.args[:4]
+    if not shown_plainly(node, dims):
+        return []
+    letters = string.ascii_letters
+    a_letters = letters[: rank_of(a)]
+    b_letters = list(letters[rank_of(a) : rank_of(a) + rank_of(b)])
+    for i, j in zip(over_a, over_b, strict=True):
+        b_letters[j] = a_letters[i]
+    shared = set(a_letters) & set(b_letters)
+    out = "".join(c for c in (*a_letters, *b_letters) if c not in shared)
+    return _projections((plain(a), a_letters), (plain(b), "".join(b_letters)), out)
+
+
+@reads("projection", aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    """A convolution of kernel size 1: a linear layer over the channels."""
+    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    stride, padding = argument(node, 3, "stride", 1), argument(node, 4, "padding", 0)
+    groups = argument(node, 6, "groups", 1)
+    spatial = rank_of(weight) - 2
+    plainly = {1} >= {*_as_list(stride)} and {0} >= {*_as_list(padding)} and groups == 1
+    kernel = weight.meta["val"].shape[2:]
+    if not plainly or any(not isinstance(k, int) or k != 1 for k in kernel) or not shown_plainly(node, dims):
+        return []
+    points = string.ascii_lowercase[:spatial]
+    batch = "B" if rank_of(x) == spatial + 2 else ""
+    operands = (plain(x), f"{batch}C{points}"), (plain(weight).pick([0, 1]), "NC")
+    return _projections(*operands, f"{batch}N{points}", as_operand(bias))[:1]
+
+
+def _as_list(item: Any) -> list[Any]:
+    return list(item) if isinstance(item, (list, tuple)) else [item]
+
+
+# ------------------------------------------------------------------------------------------ fused calls
 
 
 @reads("linear", aten.linear.default)

@@ -19,7 +19,7 @@ from ..capture import symbolic_expression
 from .aliasing import Aliasing
 from .terms import CASTS, RESHAPES, CallNode, argument, aten, rank_of
 from .transparent import rearranged
-from .value import View, is_tensor, plain
+from .value import View, is_one, is_tensor, plain
 
 Index = tuple[sympy.Expr, ...]
 
@@ -85,10 +85,6 @@ def as_formula(value: Any) -> Any:
     if isinstance(value, (int, torch.SymInt)):
         return sympy.sympify(symbolic_expression(value))
     raise NotIndexArithmeticError(repr(value))
-
-
-def is_one(size: Any) -> bool:
-    return isinstance(size, int) and size == 1
 
 
 # ------------------------------------------------------------------------------------------- operators

@@ -11,8 +11,8 @@ import torch
 from ..capture import shape_env_of, symbolic_expression
 from .aliasing import Aliasing
 from .constants import Constants
-from .formulas import Formulas, NotIndexArithmeticError, is_one
-from .value import View
+from .formulas import Formulas, NotIndexArithmeticError
+from .value import View, is_one
 
 Bounds = dict[sympy.Symbol, tuple[Any, Any]]
 

@@ -134,6 +134,13 @@ class Vocabulary:
         """x · weightᵀ (+ bias), weight [N, K]."""
         return Call("linear", (x, weight, bias))
 
+    def projection(self, x: Pattern, weight: Pattern, bias: Pattern | None = None) -> Pattern:
+        """Dims of x summed up with those of a weight, in any order: einsum, tensordot, 1x1 convolution.
+
+        Which dims is in ``match.attrs`` (see ``contractions``); weight [N..., K...].
+        """
+        return Call("projection", (x, weight, bias))
+
     def sdpa(self, q: Pattern, k: Pattern, v: Pattern, mask: Pattern | None) -> Pattern:
         """The fused call; its flags are in ``match.attrs``."""
         return Call("sdpa", (q, k, v, mask))

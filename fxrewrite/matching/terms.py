@@ -5,6 +5,7 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
 
     matmul(a, b)                    batch dims broadcast as in torch.matmul
     linear(x, weight, bias|None)    weight as [N, K]
+    projection(x, weight, bias|None)  weight as [N..., K...]; kept, summed, order, own (dims)
     sdpa(q, k, v, mask|None)        dropout, is_causal, scale, enable_gqa
     softmax(x)                      dim
     add(a, b) mul(a, b) div(a, b)   numbers and tensors; a / 8 is a * 0.125; a * (1 / b) is a / b

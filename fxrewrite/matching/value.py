@@ -92,6 +92,11 @@ def is_tensor(item: Any) -> bool:
     return isinstance(item, fx.Node) and isinstance(item.meta.get("val"), torch.Tensor)
 
 
+def is_one(size: Any) -> bool:
+    """Is this size known to be 1?"""
+    return isinstance(size, int) and size == 1
+
+
 def through_broadcast(item: Any, dims: Sequence[int | None], rank: int) -> Any:
     """Operand ``item`` of an elementwise op of output ``rank``, seen through the output's ``dims``."""
     if not is_tensor(item):
