@@ -5,8 +5,8 @@ Found by name through the entry-point group ``torch_dynamo_backends``; nothing n
 
 from __future__ import annotations
 
+import copy
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -15,7 +15,8 @@ import torch
 from torch import fx
 
 from . import capture
-from .errors import CaptureError, UsageError
+from .errors import CaptureError, UsageError, is_strict
+from .ops.library import signature
 from .quality import is_exact
 from .report import Report
 from .rewriting import Options, make_options, rewrite_graph, uncaptured_sites
@@ -51,48 +52,81 @@ def compile_graph(
     original as it is under ``quality("exact")`` and where ``apply`` is False (the dry run).
     """
     weights = frozenset(id(t) for t in example_inputs if isinstance(t, torch.nn.Parameter))
-    rewritten = _rewritten(gm, options, report, weights)
-    as_is: Compiled = gm.forward
-    if not apply or (rewritten is None and options.then == "eager"):
-        return as_is
-    fast, exact = _lower(rewritten or gm, example_inputs, options), as_is
-
-    def run(*inputs: Any) -> Any:
-        return exact(*inputs) if is_exact() else fast(*inputs)
-
-    return run
-
-
-def _rewritten(
-    gm: fx.GraphModule, options: Options, report: Report, weights: frozenset[int]
-) -> fx.GraphModule | None:
-    """The rewritten graph, or None where no site matched or the graph could not be captured."""
-    started = time.perf_counter()
+    exact: Compiled = gm.forward
+    fast: Compiled | None = None
     try:
-        graph = capture.from_dynamo(gm)
+        if options.then == "eager" and capture.has_inner_tensors(gm):
+            fast = _on_inner_tensors(gm, example_inputs, options, report, weights)
+        else:
+            started = time.perf_counter()
+            graph = capture.from_dynamo(gm)
+            matched = _rewrite(graph, options, report, weights, time.perf_counter() - started)
+            gm = graph if matched else gm
+            fast = graph.forward if matched else None
     except CaptureError as error:
         report.note(f"a graph of {len(gm.graph.nodes)} nodes stays as it is: {error}")
         seen = uncaptured_sites(gm, f"g{len(report.captures)}", str(error))
         seen.weights = weights
         report.add(seen)
-        return None
-    seconds = time.perf_counter() - started
+    if not apply or (fast is None and options.then == "eager"):
+        return exact
+    lowered = fast if options.then == "eager" and fast else _inductor(gm, example_inputs)
+
+    def run(*inputs: Any) -> Any:
+        # our operators have no derivatives, and tangents are computed under no_grad() too
+        return exact(*inputs) if is_exact() or capture.computes_tangents() else lowered(*inputs)
+
+    return run
+
+
+def _rewrite(
+    graph: fx.GraphModule, options: Options, report: Report, weights: frozenset[int], seconds: float
+) -> bool:
+    """Rewrite a captured graph in place and report it. Returns whether a site matched; where the pass
+    itself failed, ``graph`` is not to be used.
+    """
     name = f"g{len(report.captures)}"
-    rules, grad_enabled = default_rules(options), torch.is_grad_enabled()
+    nodes, rules = len(graph.graph.nodes), default_rules(options)
     try:
-        found = rewrite_graph(graph, rules, options, name, grad_enabled=grad_enabled)
+        found = rewrite_graph(graph, rules, options, name, grad_enabled=torch.is_grad_enabled())
     except Exception as error:  # a fault of ours must not be the model's: it runs as it is, and is told
-        if os.environ.get("FXREWRITE_DEBUG"):
+        if is_strict():
             raise
         report.note(
-            f"a graph of {len(gm.graph.nodes)} nodes stays as it is, by a fault of fxrewrite: "
-            f"{type(error).__name__}: {capture.first_line(error)} (FXREWRITE_DEBUG=1 raises it)"
+            f"a graph of {nodes} nodes stays as it is, by a fault of fxrewrite: "
+            f"{type(error).__name__}: {capture.first_line(error)} (FXREWRITE_STRICT=1 raises it)"
         )
         logging.getLogger("fxrewrite").warning("a graph stays as it is", exc_info=error)
-        return None
+        return False
     found.capture_seconds, found.weights = seconds, weights
     report.add(found)
-    return graph if any(site.matched for site in found.sites) else None
+    return any(site.matched for site in found.sites)
+
+
+def _on_inner_tensors(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    report: Report,
+    weights: frozenset[int],
+) -> Compiled | None:
+    """Rewrite the graph on the tensors inside of its inputs: the local shards of a DTensor, say.
+
+    Returns what runs it on the inputs themselves, None where no site matched.
+    """
+    started = time.perf_counter()
+    matched = False
+
+    def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
+        nonlocal matched
+        before = copy.deepcopy(graph)
+        matched = _rewrite(
+            capture.canonical_graph(graph), options, report, weights, time.perf_counter() - started
+        )
+        return graph if matched else before
+
+    compiled = capture.on_inner_tensors(gm, example_inputs, rewrite)
+    return compiled if matched else None
 
 
 def default_rules(options: Options) -> Sequence[Any]:
@@ -105,12 +139,17 @@ def default_rules(options: Options) -> Sequence[Any]:
     return rules
 
 
-def _lower(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Compiled:
-    if options.then == "eager":
-        forward: Compiled = gm.forward
-        return forward
+def _inductor(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     from torch._inductor.compile_fx import compile_fx
 
     # Inductor's own attention fusion ignores the dim of the softmax and the shape of a scale (pytorch
     # issue 196468): wrong numbers, or a crash, on what our rules rightly left alone.
-    return cast(Compiled, compile_fx(gm, list(example_inputs), config_patches={"pattern_matcher": False}))
+    with capture.cached_as(cache_key()):
+        return cast(Compiled, compile_fx(gm, list(example_inputs), config_patches={"pattern_matcher": False}))
+
+
+def cache_key() -> str:
+    """What torch's compile caches must not mix: artifacts of another version of our operators."""
+    from . import __version__
+
+    return f"fxrewrite {__version__} {signature()}"

@@ -23,6 +23,8 @@ import torch
 import torch._dynamo
 import torch._guards
 from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
@@ -62,6 +64,72 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
     for placeholder, example in zip(traced.graph.find_nodes(op="placeholder"), examples, strict=True):
         placeholder.meta["requires_grad"] = isinstance(example, torch.Tensor) and example.requires_grad
     return canonical_graph(traced)
+
+
+def has_inner_tensors(gm: fx.GraphModule) -> bool:
+    """Is an input of this Dynamo graph a subclass around tensors: a DTensor, say?"""
+    examples = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
+    return any(is_traceable_wrapper_subclass(e) for e in examples)
+
+
+def on_inner_tensors(
+    gm: fx.GraphModule, inputs: Sequence[Any], rewrite: Callable[[fx.GraphModule], fx.GraphModule]
+) -> Callable[..., Any]:
+    """Compile a Dynamo graph through AOTAutograd, which takes tensors out of subclasses and puts results
+    back; ``rewrite`` gets the functional ATen graph on the inner tensors, and what it returns runs.
+
+    Raises CaptureError where AOTAutograd fails, and where a gradient is needed.
+    """
+    if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
+        raise CaptureError("a gradient is needed through tensors inside of a subclass")
+    problem: BaseException | None = None
+
+    def compiler(graph: fx.GraphModule, _: Sequence[Any]) -> Any:
+        nonlocal problem
+        try:
+            return make_boxed_func(rewrite(_recompose(graph)).forward)
+        except Exception as error:
+            problem = error
+            raise
+
+    try:
+        compiled: Callable[..., Any] = aot_autograd(fw_compiler=compiler)(gm, list(inputs))
+    except Exception as error:  # any failure of tracing leaves the graph as it is, reported
+        if problem is not None:
+            raise problem from None
+        raise CaptureError(f"{type(error).__name__}: {first_line(error)}") from error
+    return compiled
+
+
+def _recompose(gm: fx.GraphModule) -> fx.GraphModule:
+    """Put the fused attention back in the place of the CPU kernel that it was dispatched to, in place."""
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu.default
+    for node in gm.graph.find_nodes(op="call_function", target=kernel):
+        (out,) = node.users if len(node.users) == 1 else (None,)
+        if out is None or out.target is not operator.getitem or out.args[1] != 0:
+            continue
+        given = list(node.args)
+        query, key, value, dropout, is_causal = given + [0.0, False][len(given) - 3 :]
+        with gm.graph.inserting_before(node):
+            call = gm.graph.call_function(
+                aten.scaled_dot_product_attention.default,
+                (query, key, value, node.kwargs.get("attn_mask"), dropout, is_causal),
+                {"scale": node.kwargs.get("scale")},
+            )
+        call.meta.update({**node.meta, "val": out.meta["val"]})
+        out.replace_all_uses_with(call)
+        gm.graph.erase_node(out)
+        gm.graph.erase_node(node)
+    gm.recompile()
+    return gm
+
+
+def cached_as(key: str) -> contextlib.AbstractContextManager[Any]:
+    """A context in which torch's compile caches keep and find artifacts under ``key`` too."""
+    config: Any = torch.compiler.config
+    tag = f"{config.cache_key_tag} {key}".strip()
+    context: contextlib.AbstractContextManager[Any] = config.patch(cache_key_tag=tag)
+    return context
 
 
 def first_line(error: BaseException) -> str:
@@ -203,6 +271,44 @@ def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     memo: dict[int, Any] = {id(t): _fake_tensor(mode, t) for t in reachable_tensors(originals)}
     probe, fake_args, fake_kwargs = copy.deepcopy(originals, memo)
     return FakeCall(mode, probe, fake_args, fake_kwargs)
+
+
+def call_compiled(compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call what ``torch.compile`` made, so that what it compiles now sees hooks that are added later.
+
+    Dynamo leaves out the guards on modules without hooks unless told otherwise. The setting belongs to
+    this thread, and to this call.
+    """
+    config = torch._dynamo.config
+    before = config.skip_nnmodule_hook_guards
+    config.skip_nnmodule_hook_guards = False
+    try:
+        return compiled(*args, **kwargs)
+    finally:
+        config.skip_nnmodule_hook_guards = before
+
+
+def computes_tangents() -> bool:
+    """Is forward-mode differentiation on? It is so under ``torch.no_grad()`` too."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def uncompilable() -> str:
+    """Why Dynamo must not see a call now, "" where it may.
+
+    Under a TorchDispatchMode it compiles nothing, and leaves the code alone ever after. A hook on all
+    modules, registered since a graph was compiled, would not run.
+    """
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a TorchDispatchMode is active"
+    if torch.nn.modules.module._has_any_global_hook():
+        return "a hook on all modules is registered"
+    return ""
+
+
+def being_traced() -> bool:
+    """Is the caller being traced into a graph: by Dynamo, export or ``torch.jit.trace``?"""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 class GraphBreaks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 MINIMUM_TORCH = (2, 11)
@@ -9,6 +10,11 @@ MINIMUM_TORCH = (2, 11)
 
 class FxrewriteError(Exception):
     """Base class: something is wrong that the user can set right; the message says how."""
+
+
+def is_strict() -> bool:
+    """Are faults of ours raised (FXREWRITE_STRICT=1, as in our tests), or contained and reported?"""
+    return os.environ.get("FXREWRITE_STRICT", "0") not in ("", "0")
 
 
 class UsageError(FxrewriteError):

@@ -30,13 +30,16 @@ class RewrittenForward:
         self._new_graphs = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # inside somebody else's compilation: be the plain forward
+        if capture.being_traced():  # somebody else wants the graph: be the plain forward
+            return self.eager(*args, **kwargs)
+        if problem := capture.uncompilable():
+            self.report.note(f"the original code runs while {problem}")
             return self.eager(*args, **kwargs)
         if self._compiled is None:
             self.report.predicted = True  # of a copy too, whatever the original has run
             self._breaks = capture.GraphBreaks()
             self._compiled = torch.compile(capture.with_own_code(self.eager), backend=self._backend)
-        result = self._compiled(*args, **kwargs)
+        result = capture.call_compiled(self._compiled, args, kwargs)
         if self._new_graphs:
             self._new_graphs = False
             self._note_breaks()
@@ -69,6 +72,14 @@ class RewrittenForward:
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         return self.eager  # so that inspect.signature() shows the model's parameters
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_FUNCTIONS:  # torch.export reads the code
+            return getattr(self.eager, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__")
 
 
 def rewrite_module(

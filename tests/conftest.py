@@ -2,6 +2,6 @@
 
 import os
 
-os.environ.setdefault("FXREWRITE_DEBUG", "1")
+os.environ.setdefault("FXREWRITE_STRICT", "1")
 
 from tests.support.graphs import any_kernel  # noqa: F401

@@ -7,6 +7,7 @@ dispatch key. Without it every op still works, through its reference.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 
 NAMESPACE = "fxrewrite"
 _library = torch.library.Library(NAMESPACE, "DEF")
+_schemas: list[str] = []
 
 
 def define(
@@ -33,6 +35,7 @@ def define(
     do not take. ``fake`` gives shape, dtype and strides of the result.
     """
     name = schema.split("(", 1)[0]
+    _schemas.append(schema)
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.define(schema.replace(name, f"{name}_reference", 1))
     _library.impl(name, reference, "CompositeExplicitAutograd")
@@ -40,6 +43,11 @@ def define(
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     op: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
     return op
+
+
+def signature() -> str:
+    """A digest of all schemas: compiled code that calls ops of another signature is not ours."""
+    return hashlib.sha256("\n".join(_schemas).encode()).hexdigest()[:16]
 
 
 def native_library_path() -> Path | None:

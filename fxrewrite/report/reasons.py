@@ -19,4 +19,5 @@ class Reason(enum.Enum):
     OPAQUE = "a fused operator of the framework hides the site"
     METADATA = "the replacement's shape, dtype or strides differ from the original's"
     OVERLAP = "a better site covers these nodes"
+    INTERNAL = "a fault of fxrewrite or of a rule, which the log tells in full"
     UNPROVED = "a condition could not be proved, and on_unknown is 'reject'"

@@ -20,6 +20,10 @@ from ..guards.verdict import Verdict
 from ..matching.value import View
 
 
+class UnbuildableError(Exception):
+    """What a rule wants to insert cannot be written in this graph: no fault, but the end of its site."""
+
+
 class Builder:
     """Inserts operators before ``root``: ``op.fxrewrite.linear(x, w)``, ``op.aten.mul.Tensor(x, 2)``.
 
@@ -85,7 +89,7 @@ class Builder:
             if None not in factors:
                 found = functools.reduce(lambda a, b: self.call(operator.mul, a, b), factors)
         if found is None:
-            raise LookupError(f"no value in the graph has the size {size}")
+            raise UnbuildableError(f"no value in the graph has the size {size}")
         return found
 
     def _known_size(self, wanted: sympy.Expr) -> Any:

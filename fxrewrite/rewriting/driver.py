@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import operator
 import time
 from collections.abc import Iterator, Sequence
@@ -12,13 +13,14 @@ import torch
 from torch import fx
 
 from ..capture import fake_mode_of, first_line
+from ..errors import is_strict
 from ..guards.prover import prove_equal
 from ..guards.verdict import Judgement, Verdict
 from ..matching import Aliasing, Match, Matcher, Rule
 from ..matching.aliasing import shares_memory
 from ..ops.implementations import IMPLEMENTATIONS, MEASURED
 from ..report import Capture, Reason, Refusal, Site
-from .builder import Builder
+from .builder import Builder, UnbuildableError
 from .candidates import Candidate, new_site, refuted
 from .functional import functionalize_fresh_writes
 from .hazards import Hazards
@@ -61,6 +63,7 @@ class _Pass:
         self.matcher = Matcher(gm.graph, self.aliasing)
         self.hazards = Hazards(gm, self.aliasing, grad_enabled)
         self.mode = fake_mode_of(gm)
+        self.faults: dict[tuple[str, fx.Node], Site] = {}
         self.unused = {n for n in gm.graph.nodes if not n.users and n.target is not operator.getitem}
 
     @contextlib.contextmanager
@@ -73,14 +76,19 @@ class _Pass:
         found = list(self._matches())
         missed = near_misses(self.matcher, self.rules, [c.match for c in found]) + opaque_sites(self.gm.graph)
         for candidate in found:
-            self._judge(candidate)
+            with self._contained(candidate.site):
+                self._judge(candidate)
         # every replacement is built, so that selection knows which have a kernel
         for candidate in found:
             if candidate.site.matched:
-                self._build(candidate)
+                with self._contained(candidate.site):
+                    self._build(candidate)
+            if not candidate.site.matched:
+                self._erase(candidate.inserted)
         chosen = select([c for c in found if c.site.matched])
         self._apply(found, chosen)
         placed = [(c.match.root, c.site) for c in one_per_place(found)] + missed
+        placed += [(node, site) for (_, node), site in self.faults.items()]
         return [site for _, site in sorted(placed, key=lambda p: self.aliasing.position[p[0]])]
 
     def _apply(self, found: list[Candidate], chosen: list[Candidate]) -> None:
@@ -110,8 +118,18 @@ class _Pass:
         taken: set[tuple[str, fx.Node]] = set()
         for rule in self.rules:
             for root in self.matcher.nodes_reading_as(rule.roots):
-                if (rule.kind, root) not in taken and (found := self._first_match(rule, root)):
-                    taken.add((rule.kind, root))
+                place = rule.kind, root
+                if place in taken:
+                    continue
+                fault = new_site(rule.name, rule.kind, root, {})
+                found = None
+                with self._contained(fault):
+                    found = self._first_match(rule, root)
+                if not fault.matched:
+                    self.faults.setdefault(place, fault)
+                elif found is not None:
+                    taken.add(place)
+                    self.faults.pop(place, None)
                     match, judgements = found
                     site = new_site(rule.name, rule.kind, root, match.operands)
                     site.judgements = judgements
@@ -130,6 +148,20 @@ class _Pass:
             fallback = fallback or found
         return fallback
 
+    @contextlib.contextmanager
+    def _contained(self, site: Site) -> Iterator[None]:
+        """A fault inside is not the model's: it rejects the site, with reason INTERNAL, and is logged."""
+        try:
+            yield
+        except Exception as error:
+            if is_strict():
+                raise
+            site.status, site.code, site.implementation = "rejected", Reason.INTERNAL, None
+            site.detail = f"{site.rule}: {type(error).__name__}: {first_line(error)}"
+            place = site.location or site.node
+            log = logging.getLogger("fxrewrite")
+            log.warning("rule %s failed at %s, which stays as it is", site.rule, place, exc_info=error)
+
     # ------------------------------------------------------------------------------------- verdicts
 
     def _judge(self, candidate: Candidate) -> None:
@@ -147,9 +179,8 @@ class _Pass:
         candidate.inserted = builder.inserted
         try:
             candidate.result = candidate.rule.replace(builder, candidate.match)
-        except Exception as error:  # a rule that fails must not fail the model; the report names it
-            problem = f"{candidate.rule.name}.replace: {type(error).__name__}: {first_line(error)}"
-            candidate.reject(Reason.METADATA, problem)
+        except UnbuildableError as error:
+            candidate.reject(Reason.METADATA, str(error))
         else:
             self._qualify(candidate, builder.inserted)
             difference = _difference(root.meta["val"], candidate.result.meta["val"])
@@ -159,8 +190,6 @@ class _Pass:
                 candidate.reject(Reason.MUTATION, "the result, written to in place, would be an operand")
             if candidate.site.matched and difference:
                 candidate.reject(Reason.METADATA, difference)
-        if not candidate.site.matched:
-            self._erase(builder.inserted)
 
     def _qualify(self, candidate: Candidate, inserted: list[fx.Node]) -> None:
         """Choose the implementation of each of our ops among ``inserted``; reject where none applies."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import fx
 
@@ -68,4 +69,5 @@ def _holds_fp8(weight: Any) -> bool:
     if not hasattr(value, "__tensor_flatten__"):
         return False
     attributes, _ = value.__tensor_flatten__()
-    return any(short(getattr(value, name).dtype).startswith("float8") for name in attributes)
+    inner = [getattr(value, name) for name in attributes]
+    return any(isinstance(t, torch.Tensor) and short(t.dtype).startswith("float8") for t in inner)

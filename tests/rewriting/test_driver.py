@@ -108,6 +108,10 @@ class Doubled(Rule):
         return self.build(op, op.aten.relu(m["x"]))
 
 
+class Twice(Doubled):
+    """The same under another name."""
+
+
 def doubled(x):
     return x.relu() * 2
 
@@ -125,9 +129,6 @@ def doubled(x):
             lambda op, x: op.aten.t(op.aten.clone(op.aten.t(x), memory_format=torch.contiguous_format)),
             "stride 1 in place of 8 in dim 0",
         ),
-        (lambda op, x: op.aten.mm(x, x), "Doubled.replace: RuntimeError:"),
-        (lambda op, x: 1 / 0, "Doubled.replace: ZeroDivisionError: division by zero"),
-        (lambda op, x: op.aten.absent(x), "Doubled.replace: AttributeError"),
     ],
 )
 def test_metadata_are_checked(build, said):
@@ -137,6 +138,48 @@ def test_metadata_are_checked(build, said):
     assert said in site.detail
     assert found.after == found.before
     assert torch.equal(found.gm(X), doubled(X))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Doubled(lambda op, x: op.aten.mm(x, x)), "Doubled: RuntimeError:"),
+        (Doubled(lambda op, x: 1 / 0), "Doubled: ZeroDivisionError: division by zero"),
+        (Doubled(lambda op, x: op.aten.absent(x)), "Doubled: AttributeError"),
+        (Doubled(lambda op, x: None), "Doubled: AttributeError"),
+        (Doubled(guards=["not a guard"]), "Doubled: AttributeError: 'str' object has no attribute 'judge'"),
+    ],
+)
+def test_a_fault_of_a_rule_rejects_its_site(rule, said, monkeypatch, caplog):
+    with pytest.raises(Exception, match=r"."):  # the tests of this repository are strict
+        rewritten(doubled, X, rules=[rule])
+    monkeypatch.setenv("FXREWRITE_STRICT", "0")
+    found = rewritten(doubled, X, rules=[rule])
+    site = found.of("linear")
+    assert site.code is Reason.INTERNAL
+    assert site.detail.startswith(said)
+    assert found.after == found.before
+    assert torch.equal(found.gm(X), doubled(X))
+    assert "rule Doubled failed at" in caplog.text
+
+
+def test_another_rule_takes_what_a_faulty_one_could_not(monkeypatch):
+    monkeypatch.setenv("FXREWRITE_STRICT", "0")
+    found = rewritten(doubled, X, rules=[Doubled(guards=["not a guard"]), Twice()])
+    assert found.of("linear").rule == "Twice"
+    assert found.matched == ["linear"]
+
+
+def test_a_fault_of_an_implementation_rejects_its_site(monkeypatch):
+    def faulty(arguments, level):
+        raise KeyError("no such argument")
+
+    broken = Implementation("broken", (active_isa(),), faulty)
+    monkeypatch.setattr(driver, "IMPLEMENTATIONS", {**driver.IMPLEMENTATIONS, "sdpa": (broken,)})
+    monkeypatch.setenv("FXREWRITE_STRICT", "0")
+    found = rewritten(lambda q: F.scaled_dot_product_attention(q, q, q), Q)
+    assert found.of("sdpa").code is Reason.INTERNAL
+    assert found.after == found.before
 
 
 def test_a_refuted_guard():
