@@ -158,6 +158,8 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
         yield at_least(size, 1, name)
     if a["enable_gqa"] and isinstance(key.shape[1], int):
         yield divisible(query.shape[1], key.shape[1], "heads")
+    if a["sinks"] is not None:
+        yield dtype_in(a["sinks"], [BF16, FP16, FP32], "sinks")
     if mask is not None:
         dtypes = {torch.bool, FP32, query.dtype} if fused else {torch.bool, FP32, BF16, FP16}
         yield dtype_in(mask, sorted(dtypes, key=str), "mask")
@@ -171,7 +173,8 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
 
 def _is_fused(a: Arguments) -> bool:
     """Is the meaning that of the framework's fused call, and not that of the formula written out?"""
-    return bool(a["safe_softmax"]) and a["mask_fill"] is None
+    more = a["softcap"] or a["sinks"] is not None or a["window"]
+    return bool(a["safe_softmax"]) and a["mask_fill"] is None and not more
 
 
 def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:

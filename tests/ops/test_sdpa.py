@@ -28,6 +28,9 @@ def exact(
     enable_gqa=False,
     mask_fill=None,
     safe_softmax=True,
+    softcap=0.0,
+    sinks=None,
+    window=0,
     **_,
 ):
     """The op's meaning, in float64."""
@@ -35,17 +38,36 @@ def exact(
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     if mask is not None and mask.dtype == torch.bool:
         fill = -INF if mask_fill is None else mask_fill
         scores = scores.masked_fill(~mask, fill)
     elif mask is not None:
         scores = scores + mask.double()
-    if is_causal:
-        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -INF)
-    weights = scores.softmax(-1)
+    scores = scores.masked_fill(~seen(scores, is_causal, window), -INF)
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        sink = sinks.double()[:, None, None]
+        top = torch.maximum(scores.amax(-1, keepdim=True), sink)
+        grown = (scores - top).exp()
+        weights = grown / (grown.sum(-1, keepdim=True) + (sink - top).exp())
     if safe_softmax:
         weights = weights.masked_fill((scores == -INF).all(-1, keepdim=True), 0.0)
     return weights @ v
+
+
+def seen(scores, is_causal, window):
+    """Which keys a query may see, by their distance alone."""
+    length, keys = scores.shape[-2:]
+    distance = torch.arange(length)[:, None] - torch.arange(keys)
+    allowed = torch.ones(length, keys, dtype=torch.bool)
+    if is_causal:
+        allowed &= distance >= 0
+    if window:
+        allowed &= distance.abs() < window
+    return allowed
 
 
 def eager(
@@ -59,22 +81,33 @@ def eager(
     enable_gqa=False,
     mask_fill=None,
     safe_softmax=True,
+    softcap=0.0,
+    sinks=None,
+    window=0,
     **_,
 ):
     """What models run: the fused call for its own meaning, else the formula in the inputs' dtype."""
-    if mask_fill is None and safe_softmax:
+    if window and mask is None and safe_softmax and not softcap and sinks is None:
+        mask, is_causal, window = seen(torch.empty(q.shape[2], k.shape[2]), is_causal, window), False, 0
+    if mask_fill is None and safe_softmax and not softcap and sinks is None and not window:
         return F.scaled_dot_product_attention(
             q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = (scores / softcap).tanh() * softcap
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -INF if mask_fill is None else mask_fill)
     elif mask is not None:
         scores = scores + mask
-    if is_causal:
-        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -INF)
+    scores = scores.masked_fill(~seen(scores, is_causal, window), -INF)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], -1)
+        scores = scores - scores.amax(-1, keepdim=True)
+        return scores.softmax(-1)[..., :-1].to(v.dtype) @ v
     return scores.softmax(-1).to(v.dtype) @ v
 
 
@@ -135,6 +168,79 @@ def test_error_is_at_most_that_of_eager(shape, dtype, causal, safe):
 @pytest.mark.parametrize("dtype", [BF16, F32])
 def test_scale(scale, dtype):
     hold(*make(1, 2, 70, 140, 64, dtype=dtype), scale=scale)
+
+
+def score_sizes():
+    yield {"batch": 2, "heads": 3, "length": 130, "keys": 130, "dim": 64}
+    yield {"batch": 1, "heads": 4, "length": 100, "keys": 600, "dim": 72, "groups": 2}
+    yield {"batch": 1, "heads": 4, "length": 2, "keys": 900, "dim": 80, "groups": 2}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("softcap", [0.5, 3.0, 50.0, -3.0])
+def test_softcap(softcap, dtype):
+    for sizes in score_sizes():
+        inputs, options = make(**sizes, dtype=dtype), {"enable_gqa": True, "softcap": softcap}
+        hold(*inputs, **options, scale=1.0)
+        if sizes["length"] > 2:  # two keys are too few numbers to compare errors of
+            hold(*inputs, **options, is_causal=True, safe_softmax=False)
+        mask = torch.rand(sizes["length"], sizes["keys"]) > 0.3
+        hold(*inputs, mask, **options)
+        hold(*inputs, torch.randn(mask.shape), **options, safe_softmax=False)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("kind", [F32, BF16, torch.float16])
+def test_sinks(kind, dtype):
+    for sizes in score_sizes():
+        inputs = make(**sizes, dtype=dtype)
+        sinks = torch.linspace(-3, 6, 2 * sizes["heads"]).to(kind)[::2]
+        options = {"enable_gqa": True, "sinks": sinks, "safe_softmax": False}
+        hold(*inputs, **options)
+        if sizes["length"] > 2:
+            hold(*inputs, **options, is_causal=True, softcap=2.0)
+        hold(*inputs, torch.rand(sizes["length"], sizes["keys"]) > 0.3, **options)
+
+
+@pytest.mark.parametrize("length", [20, 1])
+@pytest.mark.parametrize("safe", [False, True])
+def test_sinks_at_their_extremes(length, safe):
+    q, k, v = make(1, 5, length, 40, 32, dtype=F32)
+    sinks = torch.tensor([-INF, -1e30, 1e30, -200.0, 200.0])
+    out = op(q, k, v, sinks=sinks, safe_softmax=safe)
+    assert torch.equal(out[:, 2], torch.zeros_like(out[:, 2]))
+    assert torch.allclose(out, exact(q, k, v, sinks=sinks).float(), atol=1e-6)
+    # no key is seen: the sink alone makes the softmax, or, where it is -inf, nothing does
+    out = op(q, k, v, torch.zeros(length, 40, dtype=torch.bool), sinks=sinks, safe_softmax=safe)
+    assert not out[:, 1:].any()
+    assert not out[:, 0].any() if safe else out[:, 0].isnan().all()
+    # what eager gives for a sink that is not a number, or infinite
+    for sink in (float("nan"), INF):
+        assert op(q, k, v, sinks=torch.full((5,), sink), safe_softmax=safe).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("window", [1, 3, 64, 129, 10**6, 2**62])
+def test_window(window, dtype):
+    sizes = [(130, 130), (100, 1300), (700, 90), (3, 900), (1200, 1300), (8, 3)]
+    for length, keys in sizes:
+        inputs = make(1, 2, length, keys, 40, dtype=dtype)
+        for causal in (False, True):
+            out, want = (f(*inputs, window=window, is_causal=causal, safe_softmax=False) for f in (op, exact))
+            assert torch.equal(out.isnan(), want.isnan())  # rows beyond the last key that see none
+            atol = 2e-2 if dtype == BF16 else 1e-6
+            assert torch.allclose(out.double(), want, atol=atol, rtol=1e-2, equal_nan=True)
+            if keys > 3:  # three keys are too few numbers to compare errors of
+                hold(*inputs, window=window, is_causal=causal)
+            if length < keys:
+                mask = torch.rand(keys) > 0.1
+                hold(*inputs, mask, window=window, is_causal=causal, safe_softmax=False)
+
+
+def test_window_over_more_keys_than_stay_packed():
+    inputs = make(1, 1, 2500, 9000, 128)
+    for causal in (False, True):
+        hold(*inputs, window=300, is_causal=causal)
 
 
 def broadcast_shapes(batch, heads, length, keys):
@@ -315,8 +421,15 @@ def cases(draw):
             options["mask_fill"] = draw(st.sampled_from([None, -INF, -1e4]))
         if kind not in (torch.bool, F32, dtype):
             options["safe_softmax"] = False
-        if options["safe_softmax"] and options.get("mask_fill") is None:
-            options["is_causal"] = False  # the fused call forbids both
+    if draw(st.integers(0, 3)) == 0:
+        options["softcap"] = draw(st.sampled_from([0.7, 30.0]))
+    if draw(st.integers(0, 3)) == 0:
+        options["sinks"] = torch.randn(heads).to(draw(st.sampled_from([F32, BF16])))
+    if draw(st.integers(0, 3)) == 0:
+        options["window"] = draw(st.integers(1, 120))
+    fused = options["safe_softmax"] and options.get("mask_fill") is None and "window" not in options
+    if mask is not None and fused and "softcap" not in options and "sinks" not in options:
+        options["is_causal"] = False  # the fused call forbids both
     return (q, k, v, mask), options
 
 
@@ -350,7 +463,13 @@ def test_one_result_whatever_the_number_of_threads():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"is_causal": True, "token_major": False}, {"mask_fill": -1e4, "safe_softmax": False}]
+    "options",
+    [
+        {},
+        {"is_causal": True, "token_major": False},
+        {"mask_fill": -1e4, "safe_softmax": False},
+        {"softcap": 5.0, "sinks": torch.zeros(2), "window": 7},
+    ],
 )
 def test_opcheck(options):
     q, k, v = make(1, 2, 20, 30, 16)

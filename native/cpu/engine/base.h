@@ -25,6 +25,9 @@ constexpr int64_t column_unit = 16;
 struct bf16 {
   uint16_t bits;
 };
+struct f16 {
+  uint16_t bits;
+};
 struct e4m3 {
   uint8_t bits;
 };
@@ -48,6 +51,14 @@ FX_INLINE constexpr bf16 to_bf16(float value) {
   const uint32_t bits = bits_of_float(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+FX_INLINE constexpr float to_float(f16 value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000) << 16, magnitude = value.bits & 0x7fff;
+  if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+  const float result =
+      magnitude < 0x400 ? static_cast<float>(magnitude) * 0x1p-24f : float_of_bits((magnitude << 13) + (112u << 23));
+  return float_of_bits(sign | bits_of_float(result));
 }
 
 // OFP8: a code whose exponent field is zero counts units of the smallest subnormal.

@@ -7,7 +7,7 @@
 //   tile_rows, panel      rows and columns of the register-blocked tile of the GEMM engine
 //   load, store           float, bf16, e4m3, e5m2 -> F32, and F32 -> float, bf16 (round to nearest even,
 //                         NaN kept); with a count, elements beyond it are neither read nor written
-//   fma, max, min, sum, maximum, exp, exp2, select, nonzero
+//   fma, max, min, sum, maximum, exp, expm1, exp2, select, nonzero
 //   dot_rows, dot_columns                    outputs of the dot form at once: see engine/dot.inl.h
 //   Chunk<T>, chunk_size<T>, chunks, dot     operands of a dot product along memory
 //   Panel<T>, k_step<T>, broadcast, dot      operands of the GEMM tile: see engine/gemm.inl.h
@@ -204,7 +204,9 @@ struct VectorIsa {
   }
   static constexpr float log2_e = 0x1.715476p0f;
   static FX_MEMBER F32 exp(F32 x);
-  static FX_MEMBER F32 exp_near_zero(F32 x, F32 n);
+  static FX_MEMBER F32 expm1(F32 x);
+  static FX_MEMBER F32 expm1_near_zero(F32 x, F32 n);
+  static FX_MEMBER F32 exp_near_zero(F32 x, F32 n) { return expm1_near_zero(x, n) + 1.0f; }
   // 2^x to the precision of bf16, for x <= 127; 2^0 is 1 exactly, and -inf and NaN are as for exp.
   static FX_MEMBER F32 exp2(F32 x) {
     x = max(splat(-160.0f), x);
@@ -278,16 +280,24 @@ FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::exp(F32 x)
   return scale_by_power(exp_near_zero(x, n), n);
 }
 
-// exp(x - n·ln 2) for n the integer nearest to x / ln 2.
+// e^x - 1 to about 2 ulp, the ulp that of the result.
 template <class Tag, int Lanes, int TileRows, int TileVectors, int DotRows>
-FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::exp_near_zero(F32 x, F32 n) -> F32 {
+FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::expm1(F32 x) -> F32 {
+  x = min(splat(87.0f), max(splat(-30.0f), x));
+  const F32 n = round(x * log2_e), power = scale_by_power(splat(1.0f), n);
+  return fma(power, expm1_near_zero(x, n), power - 1.0f);
+}
+
+// e^(x - n·ln 2) - 1 for n the integer nearest to x / ln 2.
+template <class Tag, int Lanes, int TileRows, int TileVectors, int DotRows>
+FX_MEMBER auto VectorIsa<Tag, Lanes, TileRows, TileVectors, DotRows>::expm1_near_zero(F32 x, F32 n) -> F32 {
   const F32 r = fma(n, splat(-0x1.7f7d1cp-20f), fma(n, splat(-0x1.62e4p-1f), x));
   F32 p = splat(0x1.6a1a6ep-10f);
   p = fma(p, r, splat(0x1.123fc6p-7f));
   p = fma(p, r, splat(0x1.555916p-5f));
   p = fma(p, r, splat(0x1.55548ap-3f));
   p = fma(p, r, splat(0x1.fffffcp-2f));
-  return fma(p * r, r, r) + 1.0f;
+  return fma(p * r, r, r);
 }
 
 }  // namespace fx

@@ -3,10 +3,13 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <vector>
 
+#include "../engine/base.h"
 #include "../kernels.h"
 #include "../pool.h"
 #include "../reference.h"
@@ -43,6 +46,26 @@ bool takes(const TensorView& q, const TensorView& k, const TensorView& v, bool g
   return gqa ? q.size(1) % k.size(1) == 0 : q.size(1) == k.size(1);
 }
 
+bool takes_softcap(double softcap) {
+  return softcap == 0 || (std::fabs(softcap) > 0x1p-100 && std::fabs(softcap) < 0x1p100);
+}
+
+// The sinks of all heads as float; false where the tensor is none that the kernels take.
+bool read_sinks(const TensorView& sinks, int64_t heads, std::vector<float>& scores) {
+  if (sinks.dim != 1 || sinks.size(0) != heads) return false;
+  if (sinks.dtype != Dtype::float32 && sinks.dtype != Dtype::bfloat16 && sinks.dtype != Dtype::float16) return false;
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t at = h * sinks.stride(0);
+    if (sinks.dtype == Dtype::float32)
+      scores.push_back(sinks.as<float>()[at]);
+    else if (sinks.dtype == Dtype::bfloat16)
+      scores.push_back(to_float(sinks.as<bf16>()[at]));
+    else
+      scores.push_back(to_float(sinks.as<f16>()[at]));
+  }
+  return true;
+}
+
 // Where the fused call leaves its own kernel, its probabilities are float32: ours may not be bfloat16 there.
 bool eager_is_precise(const TensorView& q, const TensorView& k, const TensorView& v,
                       const std::optional<TensorView>& mask) {
@@ -63,19 +86,23 @@ void set_mask(const TensorView& mask, SdpaArgs& args) {
 
 Tensor sdpa(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& attn_mask,
             bool is_causal, std::optional<double> scale, bool enable_gqa, std::optional<double> mask_fill,
-            bool safe_softmax, bool token_major) {
+            bool safe_softmax, bool token_major, double softcap, const std::optional<Tensor>& sinks, int64_t window) {
   const TensorView q = view(query), k = view(key), v = view(value);
-  const bool fused = !mask_fill && safe_softmax;
+  // The framework's fused call, perhaps with a mask that is known to be a window.
+  const bool plain = !mask_fill && safe_softmax && softcap == 0 && !sinks;
+  const bool fused = plain && window == 0;
   bool taken = takes(q, k, v, enable_gqa) && representable(scale.value_or(0)) && representable(mask_fill.value_or(0)) &&
-               !std::isnan(mask_fill.value_or(0));
+               !std::isnan(mask_fill.value_or(0)) && takes_softcap(softcap) && window >= 0;
   std::optional<TensorView> mask;
   if (attn_mask) {
     mask = view(*attn_mask);
     taken = taken && takes_mask(*mask, q, k.size(2), fused) && !(fused && is_causal);
   }
+  std::vector<float> sink_scores;
+  if (sinks) taken = taken && read_sinks(view(*sinks), q.size(1), sink_scores);
   if (!taken)
     return call_reference("sdpa", "fxrewrite::sdpa_reference", query, key, value, attn_mask, is_causal, scale,
-                          enable_gqa, mask_fill, safe_softmax, token_major);
+                          enable_gqa, mask_fill, safe_softmax, token_major, softcap, sinks, window);
 
   SdpaArgs args{};
   args.query = q.data, args.key = k.data, args.value = v.data;
@@ -85,11 +112,14 @@ Tensor sdpa(const Tensor& query, const Tensor& key, const Tensor& value, const s
   if (mask) set_mask(*mask, args);
   args.dtype = q.dtype;
   args.scale = static_cast<float>(scale ? *scale : 1.0 / std::sqrt(static_cast<double>(args.dim)));
+  args.softcap = static_cast<float>(softcap);
+  args.sinks = sinks ? sink_scores.data() : nullptr;
+  args.window = std::min(window, args.length + args.keys);
   args.fills = mask_fill.has_value();
   args.fill = static_cast<float>(mask_fill.value_or(0));
   args.causal = is_causal;
   args.safe = safe_softmax;
-  args.precise = fused && q.dtype == Dtype::bfloat16 && eager_is_precise(q, k, v, mask);
+  args.precise = plain && q.dtype == Dtype::bfloat16 && eager_is_precise(q, k, v, mask);
 
   const int64_t sizes[] = {args.batch, args.heads, args.length, args.dim_v};
   const int64_t head = token_major ? args.dim_v : args.length * args.dim_v;

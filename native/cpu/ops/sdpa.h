@@ -23,11 +23,14 @@ struct SdpaArgs {
   Dtype dtype;
   Dtype mask_dtype;  // boolean, float32, bfloat16 or float16
   float scale;
-  float fill;    // the score of a place where a boolean mask is false ...
-  bool fills;    // ... replaced by it, or (false) lowered to -inf by addition
-  bool causal;   // row i attends to keys j <= i
-  bool precise;  // probabilities beyond the precision of bfloat16
-  bool safe;     // a row whose scores are all -inf gives zeros, not NaN
+  float softcap;       // where not 0, a scaled score s is softcap · tanh(s / softcap)
+  const float* sinks;  // a further score of each head, without a value; or null
+  int64_t window;      // where not 0, row i attends to keys |i - j| < window
+  float fill;          // the score of a place where a boolean mask is false ...
+  bool fills;          // ... replaced by it, or (false) lowered to -inf by addition
+  bool causal;         // row i attends to keys j <= i
+  bool precise;        // probabilities beyond the precision of bfloat16
+  bool safe;           // a row whose scores are all -inf gives zeros, not NaN
 };
 
 }  // namespace fx

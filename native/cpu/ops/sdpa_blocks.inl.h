@@ -22,7 +22,7 @@ class SdpaBlocks {
     blocks = divide_up(args.length, most);
     rows = smaller(round_up(divide_up(args.length, blocks), Isa::tile_rows), most);
     blocks = divide_up(args.length, rows);
-    keys = args.causal ? smaller(args.keys, args.length) : args.keys;
+    keys = larger(visible_keys(args, args.length - 1).end, 1);
     const int64_t key_bytes = static_cast<int64_t>(sizeof(T)) * (args.dim + args.dim_v);
     span = smaller(larger(packed_bytes / key_bytes / key_block, 1) * key_block, round_up(keys, key_block));
     held = span < keys ? held_blocks : 1;
@@ -53,6 +53,7 @@ class SdpaBlocks {
     float* sums;          // [rows][sum_stride]
     SoftmaxState* state;  // [rows]
     int64_t batch, head, first, count;
+    int64_t begin, end;  // the keys that any of its rows sees, from a block of values on
   };
 
   struct Thread {
@@ -104,6 +105,9 @@ class SdpaBlocks {
     block.head = key_head % args.groups * group + index / blocks;
     block.first = at * rows;
     block.count = smaller(rows, args.length - block.first);
+    // At least one key, so that the sums are set; `attend` gives it no weight where no row sees it.
+    block.end = larger(visible_keys(args, block.first + block.count - 1).end, 1);
+    block.begin = smaller(visible_keys(args, block.first).begin, block.end - 1) / value_block * value_block;
     const int64_t* strides = args.query_strides;
     const T* from = static_cast<const T*>(args.query) + block.batch * strides[0] + block.head * strides[1];
     for (int64_t r = 0; r < block.count; ++r) {
@@ -142,8 +146,8 @@ class SdpaBlocks {
   // Takes one block of queries over the packed keys, which start at key `first`.
   void attend(const Thread& thread, const Block& block, MaskReader<Isa>& mask, int64_t first) const {
     const int64_t packed_end = smaller(first + span, keys);
-    const int64_t last = args.causal ? smaller(packed_end, block.first + block.count) : packed_end;
-    for (int64_t key = first; key < last; key += key_block) {
+    const int64_t last = smaller(packed_end, block.end);
+    for (int64_t key = larger(first, block.begin); key < last; key += key_block) {
       const int64_t count = smaller(key_block, last - key);
       const int64_t whole = smaller(round_up(count, Isa::panel), packed_end - key);  // panels as they were packed
       for (int64_t d = 0; d < args.dim; d += dim_block)
@@ -158,7 +162,7 @@ class SdpaBlocks {
         const int64_t stride = score_stride * static_cast<int64_t>(sizeof(float) / sizeof(T));
         const char* values = values_at(thread, key - first + j);
         const int64_t some = smaller(value_block, count - j), packed_count = smaller(value_block, packed_end - key - j);
-        add_values(block, weights, stride, values, some, packed_count, key + j > 0);
+        add_values(block, weights, stride, values, some, packed_count, key + j > block.begin);
         if (args.precise) add_values(block, thread.low + j, score_stride, values, some, packed_count, true);
       }
     }
@@ -168,12 +172,13 @@ class SdpaBlocks {
   template <bool Split>
   void weigh(const Thread& thread, const Block& block, MaskReader<Isa>& mask, int64_t key, int64_t count) const {
     for (int64_t r = 0; r < block.count; ++r) {
-      const int64_t query = block.first + r, valid = args.causal ? smaller(count, query + 1 - key) : count;
+      const int64_t query = block.first + r;
+      const KeyRange seen = visible_keys(args, query);
       const void* mask_row = mask(block.batch, block.head, query, key, count);
-      const float factor =
-          softmax.template run<T, Split>(mask.form, thread.scores + r * score_stride, mask_row, valid,
-                                         round_up(count, Isa::lanes), block.state[r], thread.low + r * score_stride);
-      if (key > 0 && factor != 1.0f) shrink(block.sums + r * sum_stride(), factor);
+      const float factor = softmax.template run<T, Split>(
+          mask.form, thread.scores + r * score_stride, mask_row, larger(seen.begin - key, 0),
+          smaller(seen.end - key, count), round_up(count, Isa::lanes), block.state[r], thread.low + r * score_stride);
+      if (key > block.begin && factor != 1.0f) shrink(block.sums + r * sum_stride(), factor);
     }
   }
 
@@ -202,7 +207,7 @@ class SdpaBlocks {
     const int64_t* strides = args.out_strides;
     T* out = static_cast<T*>(args.out) + block.batch * strides[0] + block.head * strides[1] + block.first * strides[2];
     for (int64_t r = 0; r < block.count; ++r, out += strides[2]) {
-      const auto divisor = Isa::splat(softmax_divisor(block.state[r], args.safe));
+      const auto divisor = Isa::splat(softmax.divisor(block.state[r], sink_of(args, block.head)));
       const float* sums = block.sums + r * sum_stride();
       int64_t d = 0;
       for (; d + Isa::lanes <= args.dim_v; d += Isa::lanes) Isa::store(out + d, Isa::load(sums + d) / divisor);

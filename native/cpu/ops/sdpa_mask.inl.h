@@ -1,4 +1,4 @@
-// Rows of an attention mask, read in place by the mask's strides.
+// What a row may attend to: its keys, and its row of the mask, read in place by the mask's strides.
 #pragma once
 
 #include "../engine/base.h"
@@ -7,12 +7,23 @@
 
 namespace fx {
 
-FX_INLINE float float_of_half(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
-  if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-  const float value =
-      magnitude < 0x400 ? static_cast<float>(magnitude) * 0x1p-24f : float_of_bits((magnitude << 13) + (112u << 23));
-  return float_of_bits(sign | bits_of_float(value));
+// The keys that row `query` attends to, before any mask.
+struct KeyRange {
+  int64_t begin, end;
+};
+
+FX_INLINE KeyRange visible_keys(const SdpaArgs& args, int64_t query) {
+  KeyRange range{0, args.keys};
+  if (args.window > 0) {
+    range.begin = larger(0, query - args.window + 1);
+    range.end = smaller(range.end, query + args.window);
+  }
+  if (args.causal) range.end = smaller(range.end, query + 1);
+  return range;
+}
+
+FX_INLINE const float* sink_of(const SdpaArgs& args, int64_t head) {
+  return args.sinks == nullptr ? nullptr : args.sinks + head;
 }
 
 // One reader per thread: it keeps the last row that it had to gather. (A template so that each ISA has its own.)
@@ -75,7 +86,7 @@ struct MaskReader {
         for (int64_t j = 0; j < count; ++j) floats[j] = to_float(static_cast<const bf16*>(from)[j * stride]);
         break;
       default:
-        for (int64_t j = 0; j < count; ++j) floats[j] = float_of_half(static_cast<const uint16_t*>(from)[j * stride]);
+        for (int64_t j = 0; j < count; ++j) floats[j] = to_float(static_cast<const f16*>(from)[j * stride]);
     }
   }
 };

@@ -22,7 +22,7 @@ class SdpaStream {
   explicit SdpaStream(const SdpaArgs& arguments) : args(arguments), softmax(arguments) {
     group = args.heads / args.groups;
     rows = group * args.length;
-    keys = args.causal ? smaller(args.keys, args.length) : args.keys;
+    keys = larger(visible_keys(args, args.length - 1).end, 1);
     chunks = divide_up(keys, chunk);
     part = round_up(args.dim_v, lanes) + lanes;
   }
@@ -69,11 +69,12 @@ class SdpaStream {
     const T* value = static_cast<const T*>(args.value) + batch * vs[0] + head * vs[1] + first * vs[2];
     score(scores, stride, query, key, ks[2], count);
     for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = r % args.length, valid = args.causal ? smaller(count, at + 1 - first) : count;
+      const int64_t at = r % args.length;
+      const KeyRange seen = visible_keys(args, at);
       SoftmaxState state{-__builtin_inff(), 0.0f};
-      softmax.template run<float>(mask.form, scores + r * stride,
-                                  mask(batch, head * group + r / args.length, at, first, count), valid,
-                                  round_up(count, lanes), state);
+      softmax.template run<float>(
+          mask.form, scores + r * stride, mask(batch, head * group + r / args.length, at, first, count),
+          larger(seen.begin - first, 0), smaller(seen.end - first, count), round_up(count, lanes), state);
       float* tail = result + (r + 1) * part - lanes;
       tail[0] = state.max, tail[1] = state.sum;
     }
@@ -193,7 +194,7 @@ class SdpaStream {
     SoftmaxState state{max, 0.0f};
     for (int64_t c = 0; c < chunks; ++c)
       state.sum += factor(parts + c * rows * part, base) * parts[(c * rows + 1) * part - lanes + 1];
-    const float divisor = softmax_divisor(state, args.safe);
+    const float divisor = softmax.divisor(state, sink_of(args, head));
     for (int64_t d = 0; d < args.dim_v; d += lanes) {
       F32 sums = Isa::zero();
       for (int64_t c = 0; c < chunks; ++c)

@@ -22,22 +22,27 @@ struct SoftmaxRow {
   static constexpr int lanes = Isa::lanes;
 
   float scale;  // scores · scale is what the mask applies to
+  float cap;    // once capped, where it is not 0
   float fill;
   float unit;   // from the stored scores to exponents
   bool scaled;  // the stored scores are scaled already
+  bool safe;    // a row without any score gives zeros, not NaN
 
   explicit SoftmaxRow(const SdpaArgs& args) {
     // Without a mask the scale goes into the exponent. One that is not positive would turn the maximum into
     // the minimum, and an extreme one would leave the range of float.
-    scaled = args.mask != nullptr || !(args.scale > 0x1p-100f && args.scale < 0x1p100f);
+    scaled = args.mask != nullptr || args.softcap != 0 || !(args.scale > 0x1p-100f && args.scale < 0x1p100f);
     scale = args.scale;
+    cap = args.softcap;
     fill = args.fill;
+    safe = args.safe;
     unit = scaled ? 1.0f : args.scale;
   }
 
-  template <MaskForm form>
+  template <MaskForm form, bool capped>
   FX_MEMBER F32 masked(F32 score, const void* mask, int64_t at, int count) const {
-    const F32 value = score * Isa::splat(scale);
+    F32 value = score * Isa::splat(scale);
+    if constexpr (capped) value = tanh(value / Isa::splat(cap)) * Isa::splat(cap);
     if constexpr (form == MaskForm::lower) {
       const auto on = Isa::nonzero(static_cast<const uint8_t*>(mask) + at, count);
       return value + Isa::select(on, Isa::zero(), Isa::splat(-__builtin_inff()));
@@ -53,48 +58,60 @@ struct SoftmaxRow {
     }
   }
 
-  // Scales and masks scores[0, count) in place; returns their maximum. The rest of the last vector is -inf.
-  template <MaskForm form>
-  float apply(float* scores, const void* mask, int64_t count) const {
+  // Scales, caps and masks scores[begin, end) in place; returns their maximum. The rest of the last vector is
+  // -inf.
+  template <MaskForm form, bool capped>
+  float apply(float* scores, const void* mask, int64_t begin, int64_t end) const {
     F32 best = lowest();
-    int64_t j = 0;
-    for (; j + lanes <= count; j += lanes) {
-      const F32 value = masked<form>(Isa::load(scores + j), mask, j, lanes);
+    int64_t j = begin;
+    for (; j + lanes <= end; j += lanes) {
+      const F32 value = masked<form, capped>(Isa::load(scores + j), mask, j, lanes);
       Isa::store(scores + j, value);
       best = Isa::max(best, value);
     }
-    if (j < count) {
-      const int rest = static_cast<int>(count - j);
-      Isa::store(scores + j, masked<form>(Isa::load(scores + j), mask, j, rest), rest);
+    if (j < end) {
+      const int rest = static_cast<int>(end - j);
+      Isa::store(scores + j, masked<form, capped>(Isa::load(scores + j), mask, j, rest), rest);
       best = Isa::max(best, Isa::load(scores + j));
     }
     return Isa::maximum(best);
   }
 
-  static float maximum(const float* scores, int64_t whole) {
+  static float maximum(const float* scores, int64_t begin, int64_t end) {
     F32 best[4] = {lowest(), lowest(), lowest(), lowest()};
-    int64_t j = 0;
-    for (; j + 4 * lanes <= whole; j += 4 * lanes) FX_UNROLL
+    int64_t j = begin;
+    for (; j + 4 * lanes <= end; j += 4 * lanes) FX_UNROLL
     for (int i = 0; i < 4; ++i) best[i] = Isa::max(best[i], Isa::load(scores + j + i * lanes));
-    for (; j < whole; j += lanes) best[0] = Isa::max(best[0], Isa::load(scores + j));
+    for (; j < end; j += lanes) best[0] = Isa::max(best[0], Isa::load(scores + j));
     return Isa::maximum(Isa::max(Isa::max(best[0], best[1]), Isa::max(best[2], best[3])));
   }
 
-  float prepare(MaskForm form, float* scores, const void* mask, int64_t count) const {
-    if (!scaled) return maximum(scores, round_up(count, lanes));
+  template <bool capped>
+  float prepare(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end) const {
     switch (form) {
       case MaskForm::lower:
-        return apply<MaskForm::lower>(scores, mask, count);
+        return apply<MaskForm::lower, capped>(scores, mask, begin, end);
       case MaskForm::replace:
-        return apply<MaskForm::replace>(scores, mask, count);
+        return apply<MaskForm::replace, capped>(scores, mask, begin, end);
       case MaskForm::add_float:
-        return apply<MaskForm::add_float>(scores, mask, count);
+        return apply<MaskForm::add_float, capped>(scores, mask, begin, end);
       case MaskForm::add_bf16:
-        return apply<MaskForm::add_bf16>(scores, mask, count);
+        return apply<MaskForm::add_bf16, capped>(scores, mask, begin, end);
       case MaskForm::none:
         break;
     }
-    return apply<MaskForm::none>(scores, mask, count);
+    return apply<MaskForm::none, capped>(scores, mask, begin, end);
+  }
+
+  float prepare(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end) const {
+    if (!scaled) return maximum(scores, begin, end);
+    return cap == 0 ? prepare<false>(form, scores, mask, begin, end) : prepare<true>(form, scores, mask, begin, end);
+  }
+
+  // From e^2x - 1, which is exact to the last bits where x is small.
+  static FX_MEMBER F32 tanh(F32 x) {
+    const F32 grown = Isa::expm1(x + x);
+    return grown / (grown + 2.0f);
   }
 
   // exp(x · unit) to the precision of T. Powers of two are cheaper; those of e lose nothing in the scaling.
@@ -106,26 +123,25 @@ struct SoftmaxRow {
       return Isa::exp(x * unit);
   }
 
-  // Turns scores[0, count) into probabilities relative to the running maximum, as T, in the same memory
-  // (T is not wider than float: the writes stay behind the reads), with zeros up to `padded`, a multiple of
-  // the vector. With Split the part of each that T drops goes to `low`. Returns the factor by which what was
-  // summed before has to shrink.
+  // Turns scores[begin, end) into probabilities relative to the running maximum, as T, in the same memory
+  // (T is not wider than float: the writes stay behind the reads), with zeros before and, up to `padded`,
+  // after them. With Split the part of each that T drops goes to `low`. Up to a vector beyond `padded` may be
+  // written. Returns the factor by which what was summed before has to shrink.
   template <class T, bool Split = false>
-  float run(MaskForm form, float* scores, const void* mask, int64_t count, int64_t padded, SoftmaxState& state,
-            T* low = nullptr) const {
+  float run(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end, int64_t padded,
+            SoftmaxState& state, T* low = nullptr) const {
     T* out = reinterpret_cast<T*>(scores);
-    if (count <= 0) {
+    if (begin >= end) {
       clear(out, 0, padded);
       if (Split) clear(low, 0, padded);
       return 1.0f;
     }
-    const int64_t whole = round_up(count, lanes);
-    for (int64_t j = count; j < whole; ++j) scores[j] = -__builtin_inff();
+    const int64_t whole = begin + round_up(end - begin, lanes);
+    for (int64_t j = end; j < whole; ++j) scores[j] = -__builtin_inff();
 
-    const float best = prepare(form, scores, mask, count);
+    const float best = prepare(form, scores, mask, begin, end);
     const float max = state.max > best ? state.max : best;
-    // While a row has nothing but -inf, any finite maximum gives it zeros.
-    const float base = max == -__builtin_inff() ? 0.0f : max;
+    const float base = shift_of(max);
     const F32 shift = Isa::splat(base), units = Isa::splat(sizeof(T) == sizeof(bf16) ? unit * log2_e : unit);
     const auto weigh = [&](int64_t j) {
       const F32 p = power<T>(Isa::load(scores + j) - shift, units);
@@ -134,14 +150,18 @@ struct SoftmaxRow {
       return p;
     };
     F32 sums[2] = {Isa::zero(), Isa::zero()};
-    int64_t j = 0;
+    int64_t j = begin;
     for (; j + 2 * lanes <= whole; j += 2 * lanes) {
       sums[0] += weigh(j);
       sums[1] += weigh(j + lanes);
     }
     if (j < whole) sums[0] += weigh(j);
+    for (int64_t i = 0; i < begin; ++i) out[i] = T{};
     clear(out, whole, padded);
-    if (Split) clear(low, whole, padded);
+    if constexpr (Split) {
+      for (int64_t i = 0; i < begin; ++i) low[i] = T{};
+      clear(low, whole, padded);
+    }
 
     float factor = 1.0f;
     if (max != state.max) {
@@ -152,8 +172,23 @@ struct SoftmaxRow {
     return factor;
   }
 
+  // What the summed values are divided by in the end; `sink` is the head's, or null.
+  float divisor(const SoftmaxState& state, const float* sink) const {
+    float total = state.sum;
+    if (sink != nullptr) {
+      if (*sink == __builtin_inff()) return __builtin_nanf("");
+      total += power<float>(Isa::splat(*sink - shift_of(state.max) * unit), Isa::splat(1.0f))[0];
+      if (total == 0 && *sink != -__builtin_inff()) return __builtin_inff();
+    }
+    if (total == 0) return safe ? __builtin_inff() : __builtin_nanf("");
+    return total;
+  }
+
  private:
   static constexpr float log2_e = 0x1.715476p0f;
+
+  // While a row has nothing but -inf, any finite maximum gives it zeros.
+  static FX_MEMBER float shift_of(float max) { return max == -__builtin_inff() ? 0.0f : max; }
 
   static FX_MEMBER F32 lowest() { return Isa::splat(-__builtin_inff()); }
 
@@ -162,11 +197,5 @@ struct SoftmaxRow {
     for (int64_t j = from; j < to; j += lanes) Isa::store(out + j, Isa::zero());
   }
 };
-
-// What the summed values are divided by in the end.
-FX_INLINE float softmax_divisor(const SoftmaxState& state, bool safe) {
-  if (state.sum == 0) return safe ? __builtin_inff() : __builtin_nanf("");
-  return state.sum;
-}
 
 }  // namespace fx
