@@ -31,6 +31,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.printers import PythonPrinter
 
+from .decompositions import DECOMPOSITIONS
 from .errors import CaptureError
 
 aten = torch.ops.aten
@@ -52,7 +53,12 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
     # of these examples. `preserve_node_meta`: stack traces and module paths, which reports need.
     try:
         with torch._guards.tracing(None), context, preserve_node_meta(), torch.no_grad():
-            traced = make_fx(fx.Interpreter(gm).run, pre_dispatch=True, tracing_mode="real")(*examples)
+            traced = make_fx(
+                fx.Interpreter(gm).run,
+                decomposition_table=DECOMPOSITIONS,
+                pre_dispatch=True,
+                tracing_mode="real",
+            )(*examples)
     except Exception as error:  # any failure of tracing leaves the graph as it is, reported
         raise CaptureError(f"{type(error).__name__}: {first_line(error)}") from error
     for node in traced.graph.find_nodes(op="get_attr"):

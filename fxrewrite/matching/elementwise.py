@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture import computing
 from .reductions import written_softmax
 from .terms import CallNode, Dims, Term, argument, aten, rank_of, reads
-from .value import View, is_tensor, through_broadcast
+from .value import View, is_one, is_tensor, through_broadcast
 
 
 def elementwise(node: fx.Node, dims: Dims, *items: Any) -> list[Any]:
@@ -101,12 +102,23 @@ def constant_number(item: Any) -> float | None:
     """The number that ``item`` stands for: a number itself, or a tensor of one element filled with one."""
     if isinstance(item, (int, float)):
         return float(item)
-    if not is_tensor(item) or any(not isinstance(s, int) or s != 1 for s in item.meta["val"].shape):
+    if not is_tensor(item) or any(not is_one(s) for s in item.meta["val"].shape):
         return None
+    if item.target is aten.lift_fresh_copy.default:
+        return _literal(item.args[0])
     if item.target not in (aten.full.default, aten.scalar_tensor.default):
         return None
     number = constant_number(item.args[1] if item.target is aten.full.default else item.args[0])
     return None if number is None else rounded(number, item.meta["val"].dtype)
+
+
+def _literal(node: CallNode) -> float | None:
+    """The number of ``torch.tensor(number)``, which capture keeps as an attribute of the graph."""
+    held = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
+    if not isinstance(held, torch.Tensor) or isinstance(held, FakeTensor):
+        return None
+    with computing():
+        return float(held)
 
 
 def rounded(number: float, dtype: torch.dtype) -> float:

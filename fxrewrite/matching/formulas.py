@@ -17,6 +17,7 @@ from torch import fx
 
 from ..capture import symbolic_expression
 from .aliasing import Aliasing
+from .elementwise import constant_number
 from .terms import CASTS, RESHAPES, CallNode, argument, aten, rank_of
 from .transparent import rearranged
 from .value import View, is_one, is_tensor, plain
@@ -126,9 +127,9 @@ def _(f: Formulas, node: CallNode, index: Index) -> Any:
     return _constant(node, number)
 
 
-@_formula(aten.scalar_tensor.default)
+@_formula(aten.scalar_tensor.default, aten.lift_fresh_copy.default)
 def _(f: Formulas, node: CallNode, index: Index) -> Any:
-    return _constant(node, node.args[0])
+    return _constant(node, constant_number(node))
 
 
 def _constant(node: CallNode, number: Any) -> Any:

@@ -22,7 +22,7 @@ from ..ops.implementations import IMPLEMENTATIONS, MEASURED
 from ..report import Capture, Reason, Refusal, Site
 from .builder import Builder, UnbuildableError
 from .candidates import Candidate, new_site, refuted
-from .functional import functionalize_fresh_writes
+from .functional import simplify
 from .hazards import Hazards
 from .near_miss import near_misses
 from .opaque import opaque_sites
@@ -38,7 +38,7 @@ def rewrite_graph(
     Returns what was found; where no site matched, ``gm`` is left as it was.
     """
     started = time.perf_counter()
-    functionalize_fresh_writes(gm)
+    simplify(gm)
     pass_ = _Pass(gm, rules, options, grad_enabled)
     with pass_.no_new_guards():
         sites = pass_.run()

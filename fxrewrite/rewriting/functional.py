@@ -1,4 +1,4 @@
-"""In-place operators on values that nobody else sees, turned into their functional twins."""
+"""What a graph does without effect, taken out, so that rules see what is computed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,39 @@ _FUNCTIONAL: dict[Any, Any] = {
     aten.div_.Tensor: aten.div.Tensor,
     aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
 }
+
+
+def simplify(gm: fx.GraphModule) -> None:
+    """Take out unused values and needless writes, in place: the same numbers, in a form that rules see."""
+    _drop_unused(gm.graph)
+    _drop_detach(gm.graph)
+    functionalize_fresh_writes(gm)
+
+
+def _drop_unused(graph: fx.Graph) -> None:
+    """Remove calls whose results nobody uses, where nothing but the result can matter."""
+    for node in reversed(graph.nodes):
+        if not node.users and _only_computes(node):
+            graph.erase_node(node)
+
+
+def _only_computes(node: fx.Node) -> bool:
+    """Is the call one of ATen's that writes nothing, draws no random number and checks nothing?"""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or node.is_impure():
+        return False
+    returns_tensor = isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+    random = torch.Tag.nondeterministic_seeded in target.tags
+    return returns_tensor and not random and not target._schema.is_mutable
+
+
+def _drop_detach(graph: fx.Graph) -> None:
+    """``torch.tensor(8.0)`` is captured with a ``detach_()``, a write that changes no number."""
+    for node in list(graph.nodes):
+        source = node.args[0] if node.target is aten.detach_.default else None
+        if isinstance(source, fx.Node) and source.target is aten.lift_fresh_copy.default:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
 
 
 def functionalize_fresh_writes(gm: fx.GraphModule) -> None:
