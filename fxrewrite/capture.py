@@ -228,6 +228,13 @@ def symbolic_expression(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
+def example_size(value: Any) -> int:
+    """The size that a SymInt had when it was captured (1 where it has none), or the int itself."""
+    if isinstance(value, torch.SymInt):
+        return int(value.node.hint) if value.node.has_hint() else 1
+    return int(value)
+
+
 def condition_text(condition: Any) -> str:
     """A sympy condition as Python has it: "s0 % 32 == 0"."""
     return str(PythonPrinter().doprint(condition))

@@ -147,7 +147,7 @@ def test_unknown_option():
 
 
 def test_unknown_grouping():
-    fails(sites("models.py:build", "--by", "size"), "'size'", "'kind', 'module'")
+    fails(sites("models.py:build", "--by", "size"), "'size'", "'family', 'module'")
 
 
 def test_no_target():

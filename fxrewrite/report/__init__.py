@@ -2,6 +2,6 @@
 
 from .reasons import Reason
 from .report import Capture, Report
-from .site import KINDS, Refusal, Site
+from .site import KINDS, Operation, Refusal, Site
 
-__all__ = ["KINDS", "Capture", "Reason", "Refusal", "Report", "Site"]
+__all__ = ["KINDS", "Capture", "Operation", "Reason", "Refusal", "Report", "Site"]

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from .reasons import Reason
 from .site import Site
 
 SCHEMA_VERSION = 1
@@ -14,6 +15,9 @@ SCHEMA_VERSION = 1
 @dataclass
 class Capture:
     """One captured graph: its size, its sites, seconds spent capturing, matching and rewriting.
+
+    ``work`` is the number of floating point operations of one call of it, at the example inputs'
+    sizes: of its matrix products, convolutions and fused attention.
 
     ``weights`` identifies the parameters that it reads; ``compilations`` counts how often the same
     code on the same weights was compiled, for other shapes or modes: the sites are those of the last.
@@ -26,6 +30,7 @@ class Capture:
     rewrite_seconds: float = 0.0
     weights: frozenset[int] = frozenset()
     compilations: int = 1
+    work: int = 0
 
     @property
     def place(self) -> object:
@@ -66,6 +71,20 @@ class Report:
             by_kind.setdefault(site.kind, Counter())[site.status] += 1
         return by_kind
 
+    def reasons(self) -> Counter[str]:
+        """Number of rejected sites by the name of their reason."""
+        return Counter(site.code.name for site in self.rejected if site.code)
+
+    @property
+    def work(self) -> int:
+        """Floating point operations of one call of everything captured, at the example inputs' sizes."""
+        return sum(capture.work for capture in self.captures)
+
+    def covered(self) -> tuple[int, int]:
+        """The part of ``work`` that matched sites are, and that rejected ones are."""
+        rejected = [site for site in self.rejected if site.code is not Reason.OVERLAP]
+        return sum(site.work for site in self.matched), sum(site.work for site in rejected)
+
     def add(self, capture: Capture) -> None:
         """Add a captured graph; one that was captured before, for other shapes, is replaced."""
         for index, earlier in enumerate(self.captures):
@@ -89,6 +108,7 @@ class Report:
                 {
                     "name": c.name,
                     "nodes": c.nodes,
+                    "work": c.work,
                     "capture_seconds": round(c.capture_seconds, 4),
                     "rewrite_seconds": round(c.rewrite_seconds, 4),
                 }

@@ -21,6 +21,15 @@ class Refusal:
     requirement: str
 
 
+@dataclass(frozen=True)
+class Operation:
+    """A line of the captured graph, "scores = aten.matmul.default(q, k_t)", and the user's line behind it."""
+
+    text: str
+    location: str
+    source: str
+
+
 @dataclass
 class Site:
     """One candidate, either matched (replaced) or rejected (left as it is).
@@ -30,7 +39,9 @@ class Site:
     ``node`` the anchor's name in the captured graph; ``operands`` dtype and shape by capture name;
     ``implementation`` the kernel expected to run (None when rejected); ``refusals`` the better ones
     that do not apply, best first; ``flops`` the work of one call as text (an expression where sizes
-    are symbolic), "" where not counted.
+    are symbolic), "" where not counted; ``work`` the same at the sizes of the example inputs;
+    ``bytes`` what operands and result take in memory there: the least that a call can move;
+    ``operations`` the captured code from operands to result.
     """
 
     id: str
@@ -48,6 +59,9 @@ class Site:
     implementation: str | None = None
     refusals: tuple[Refusal, ...] = ()
     flops: str = ""
+    work: int = 0
+    bytes: int = 0
+    operations: tuple[Operation, ...] = ()
 
     @property
     def matched(self) -> bool:
@@ -89,4 +103,9 @@ class Site:
                 {"implementation": r.implementation, "requirement": r.requirement} for r in self.refusals
             ],
             "flops": self.flops,
+            "work": self.work,
+            "bytes": self.bytes,
+            "operations": [
+                {"text": o.text, "location": o.location, "source": o.source} for o in self.operations
+            ],
         }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import re
 from collections import Counter
 from collections.abc import Iterable
 from io import StringIO
@@ -17,18 +15,17 @@ from rich.text import Text
 
 from .merge import Group, merge, residuals
 from .report import Report
-from .site import KINDS, Site
+from .site import KINDS
+from .words import coverage, operands, short_location, sites_text, summary
 
-By = Literal["kind", "module"]
-
-_SHORT_DTYPE = re.compile(r"\b(b?)float(16|32|64)\b")
+By = Literal["family", "module"]
 
 WIDE = 110
 """From this width on, place and findings stand side by side; below it, one above the other."""
 
 
-def render(report: Report, *, by: By = "kind", console: Console | None = None) -> str:
-    """The report as a table, in sections by kind or by block of the model.
+def render(report: Report, *, by: By = "family", console: Console | None = None) -> str:
+    """The report as a table, in sections by family or by block of the model.
 
     Width and colours are those of ``console``; without one, the text is plain and as wide as the
     terminal (80 columns where there is none). Nothing is cut short: long text is wrapped.
@@ -40,24 +37,19 @@ def render(report: Report, *, by: By = "kind", console: Console | None = None) -
 
 
 def _print_all(console: Console, report: Report, by: By) -> None:
-    _write(console, _summary(report), style="bold")
+    _write(console, summary(report), style="bold")
+    if worked := coverage(report):
+        _write(console, worked)
     if report.sites:
         console.print(_table(merge(report.sites), by, console.width))
     unused = Counter((s.kind, r.implementation, r.requirement) for s in report.sites for r in s.refusals)
-    lines = [f"{kind} by {name}: {need} ({_sites(count)})" for (kind, name, need), count in unused.items()]
+    lines = [
+        f"{kind} by {name}: {need} ({sites_text(count)})" for (kind, name, need), count in unused.items()
+    ]
     _list(console, "Implementations that do not apply:", lines)
     _list(console, "Notes:", report.notes)
     if report.captures:
         _write(console, "\n" + _effort(report), style="dim")
-
-
-def _summary(report: Report) -> str:
-    if not report.sites:
-        return "No sites found."
-    reasons = Counter(site.code.name for site in report.rejected if site.code)
-    by_reason = ", ".join(f"{count} {name}" for name, count in reasons.most_common())
-    rejected = f"{len(report.rejected)} rejected" + (f" ({by_reason})" if by_reason else "")
-    return f"{_sites(len(report.sites))} found: {len(report.matched)} matched, {rejected}."
 
 
 def _effort(report: Report) -> str:
@@ -72,15 +64,15 @@ def _effort(report: Report) -> str:
 
 def _table(groups: list[Group], by: By, width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("count", justify="right", no_wrap=True)
-    table.add_column("kind\nstatus", no_wrap=True)
+    table.add_column("count\nid", justify="right", no_wrap=True)
+    table.add_column("family\nstatus", no_wrap=True)
     if width >= WIDE:
         longest = max(len(line) for group in groups for line in _place(group))
         table.add_column("module\nfile:line", overflow="fold", width=min(longest, width * 2 // 5))
         table.add_column("operands\nimplementation or reason", overflow="fold")
     else:
         table.add_column("module, file:line, operands,\nimplementation or reason", overflow="fold")
-    for name, section in _sections(groups, by):
+    for name, section in sections(groups, by):
         sites = [site for group in section for site in group.sites]
         table.add_row()
         heading = f"{name}: {sum(site.matched for site in sites)} of {len(sites)} matched"
@@ -90,7 +82,8 @@ def _table(groups: list[Group], by: By, width: int) -> Table:
     return table
 
 
-def _sections(groups: list[Group], by: By) -> list[tuple[str, list[Group]]]:
+def sections(groups: list[Group], by: By) -> list[tuple[str, list[Group]]]:
+    """The groups by family or by block of the model, each section with its heading."""
     if by == "module":
         order = list(dict.fromkeys(group.block for group in groups))
         groups = sorted(groups, key=lambda group: order.index(group.block))
@@ -106,8 +99,8 @@ def _row(group: Group, *, side_by_side: bool) -> list[Text]:
     site = group.first
     status = Text(f"{site.kind}\n") + Text(site.status, style="green" if site.matched else "red")
     place = _lines(_place(group))
-    found = _lines([_operands(site), *_outcome(group)])
-    count = Text(str(len(group.sites)))
+    found = _lines([operands(site), *outcome(group)])
+    count = Text(f"{len(group.sites)}\n") + Text(site.id, style="dim")
     return [count, status, place, found] if side_by_side else [count, status, _lines([place, found])]
 
 
@@ -115,7 +108,7 @@ def _place(group: Group) -> list[str]:
     """The module, and each file with its lines."""
     files: dict[str, list[str]] = {}
     for location in group.locations:
-        file, _, line = _shorten(location).rpartition(":")
+        file, _, line = short_location(location).rpartition(":")
         files.setdefault(file, []).append(line)
     return [
         group.module or "(module unknown)",
@@ -123,31 +116,12 @@ def _place(group: Group) -> list[str]:
     ]
 
 
-def _outcome(group: Group) -> list[str]:
+def outcome(group: Group) -> list[str]:
+    """The implementation with what is left to check at run time, or the reason, a line each."""
     site = group.first
     lines = [group.reason] if not site.matched else [f"implementation: {site.implementation or 'unknown'}"]
     lines += [f"checked at run time: {condition}" for condition in residuals(site) if site.matched]
     return lines
-
-
-def _operands(site: Site) -> str:
-    """The operands, with those of equal type and shape written together: "q, k, v: bf16[1,24,512,64]"."""
-    names: dict[str, list[str]] = {}
-    for name, described in site.operands.items():
-        names.setdefault(_SHORT_DTYPE.sub(r"\1f\2", described.replace(", ", ",")), []).append(name)
-    return "; ".join(f"{', '.join(same)}: {described}" for described, same in names.items())
-
-
-def _shorten(location: str) -> str:
-    """A place in the source without the part of the path that says nothing."""
-    installed = re.search(r"[/\\](?:site|dist)-packages[/\\]", location)
-    if installed:
-        return location[installed.end() :]
-    try:
-        relative = os.path.relpath(location)
-    except ValueError:  # another drive
-        return location
-    return location if relative.startswith(os.pardir) else relative
 
 
 def _lines(parts: Iterable[str | Text]) -> Text:
@@ -169,7 +143,3 @@ def _list(console: Console, title: str, items: Iterable[str]) -> None:
     for item in items:
         grid.add_row(Text("-"), Text(item))
     console.print(Padding(grid, (0, 0, 0, 1)))
-
-
-def _sites(count: int) -> str:
-    return f"{count} site{'s' * (count != 1)}"

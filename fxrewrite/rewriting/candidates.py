@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
+from ..capture import example_size
 from ..guards.verdict import Judgement, Verdict
 from ..guards.vocabulary import short
 from ..matching import Match, Rule, View
-from ..report import Reason, Site
+from ..report import Operation, Reason, Site
 
 
 @dataclass(eq=False)
@@ -55,6 +57,44 @@ def new_site(rule_name: str, kind: str, node: fx.Node, operands: dict[str, View]
 def describe(view: View) -> str:
     """ "bfloat16[1, 8, s0, 64]"."""
     return f"{short(view.dtype)}[{', '.join(str(s) for s in view.shape)}]"
+
+
+def operations(match: Match) -> tuple[Operation, ...]:
+    """The captured code of a match, operands first; captured tensors have the names that the rule gives."""
+    names = {view.node: name for name, view in match.operands.items() if view.is_plain}
+    nodes = sorted(match.seen | {match.root}, key=match.aliasing.position.__getitem__)
+    return tuple(Operation(code(node, names), *where(node)) for node in nodes if node not in names)
+
+
+def code(node: fx.Node, names: Mapping[fx.Node, str]) -> str:
+    """ "scores = aten.matmul.default(q, k_t)"."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _Name(names.get(n, n.name)))
+    parts = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+    return f"{node.name} = {node.target}({', '.join(parts)})"
+
+
+class _Name(str):
+    """A string that shows as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def traffic(match: Match) -> int:
+    """Bytes of the operands and the result of a match: the least that a call has to move."""
+    values = {view.node.meta["val"] for view in match.operands.values()} | {match.root.meta["val"]}
+    return sum(
+        math.prod(size for size, stride in _layout(value) if stride != 0) * value.element_size()
+        for value in values
+    )
+
+
+def _layout(value: torch.Tensor) -> list[tuple[int, int]]:
+    """Size and stride of each dim, as numbers; a stride of 0 repeats what is there once."""
+    return [
+        (example_size(size), example_size(stride))
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    ]
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n\s*(?P<source>.*)')

@@ -7,7 +7,7 @@ import logging
 import operator
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import fx
@@ -18,16 +18,17 @@ from ..guards.prover import prove_equal
 from ..guards.verdict import Judgement, Verdict
 from ..matching import Aliasing, Match, Matcher, Rule
 from ..matching.aliasing import shares_memory
-from ..ops.implementations import IMPLEMENTATIONS, MEASURED
-from ..report import Capture, Reason, Refusal, Site
+from ..report import Capture, Reason, Site
 from .builder import Builder, UnbuildableError
-from .candidates import Candidate, new_site, refuted
+from .candidates import Candidate, new_site, operations, refuted, traffic
+from .choice import arguments_of, choose
 from .functional import simplify
 from .hazards import Hazards
 from .near_miss import near_misses
 from .opaque import opaque_sites
 from .options import Options
 from .select import one_per_place, select
+from .work import Work
 
 
 def rewrite_graph(
@@ -49,6 +50,7 @@ def rewrite_graph(
         nodes=len(gm.graph.nodes),
         sites=sites,
         rewrite_seconds=time.perf_counter() - started,
+        work=pass_.work.total,
     )
 
 
@@ -64,6 +66,7 @@ class _Pass:
         self.hazards = Hazards(gm, self.aliasing, grad_enabled)
         self.mode = fake_mode_of(gm)
         self.faults: dict[tuple[str, fx.Node], Site] = {}
+        self.work = Work(gm.graph)
         self.unused = {n for n in gm.graph.nodes if not n.users and n.target is not operator.getitem}
 
     @contextlib.contextmanager
@@ -133,7 +136,14 @@ class _Pass:
                     match, judgements = found
                     site = new_site(rule.name, rule.kind, root, match.operands)
                     site.judgements = judgements
+                    self._describe(site, match)
                     yield Candidate(rule, match, site)
+
+    def _describe(self, site: Site, match: Match) -> None:
+        """What the report tells of the code that was found: now, since rewriting takes it apart."""
+        nodes = match.computed | {match.root}
+        site.operations, site.bytes = operations(match), traffic(match)
+        site.flops, site.work = self.work.expression(nodes), self.work.count(nodes)
 
     def _first_match(self, rule: Rule, root: fx.Node) -> tuple[Match, tuple[Judgement, ...]] | None:
         """The first match whose guards hold, with their judgements; where none does, the first."""
@@ -197,41 +207,19 @@ class _Pass:
         for node in inserted:
             if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "fxrewrite":
                 continue
-            arguments = _call_arguments(node)
-            refusals: list[Refusal] = []
-            code = Reason.GUARD
-            for implementation in IMPLEMENTATIONS[node.target._schema.name.removeprefix("fxrewrite::")]:
-                judgements = implementation.judge(arguments)
-                broken = refuted(judgements)
-                unknown = [j for j in judgements if j.verdict is Verdict.UNKNOWN]
-                if broken is None and not (unknown and self.options.on_unknown == "reject"):
-                    site.implementation = implementation.name
-                    site.judgements += tuple(judgements)
-                    break
-                blocker = broken or unknown[0]
-                refusals.append(
-                    Refusal(implementation.name, blocker.detail or blocker.residual or blocker.guard)
-                )
-                if broken is None:
-                    code = Reason.UNPROVED
-                elif broken.evidence == MEASURED or broken.guard.startswith("ISA "):
-                    code = Reason.NO_KERNEL
-                else:
-                    code = Reason.GUARD
-            site.refusals += tuple(refusals)
-            if site.implementation is None:
-                candidate.reject(code, refusals[-1].requirement if refusals else "")
+            values, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+            schema = node.target._schema
+            choice = choose(
+                schema.name.removeprefix("fxrewrite::"),
+                arguments_of(schema, values, named),
+                on_unknown=self.options.on_unknown,
+            )
+            site.refusals += choice.refusals
+            site.judgements += choice.judgements
+            if choice.implementation is None:
+                candidate.reject(choice.code, choice.refusals[-1].requirement if choice.refusals else "")
                 return
-
-
-def _call_arguments(node: Any) -> dict[str, Any]:
-    """The fake values that a call passes, by argument name, defaults included."""
-    values, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
-    arguments = {}
-    for index, argument in enumerate(node.target._schema.arguments):
-        default = argument.default_value if argument.has_default_value() else None
-        arguments[argument.name] = values[index] if index < len(values) else named.get(argument.name, default)
-    return arguments
+            site.implementation = choice.implementation
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> str:

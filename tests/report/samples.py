@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fxrewrite.guards.verdict import Judgement, Verdict
-from fxrewrite.report import Capture, Reason, Refusal, Report, Site
+from fxrewrite.report import Capture, Operation, Reason, Refusal, Report, Site
 
 ATTENTION = "/env/lib/python3.11/site-packages/diffusers/models/attention_processor.py"
 TOKENS = "bfloat16[1, 4608, 3072]"
 HEADS = "bfloat16[1, 24, 4608, 128]"
+ATTENTION_WORK = 4 * 24 * 4608**2 * 128
 
 
 def site(number: int, **fields: Any) -> Site:
@@ -45,6 +46,15 @@ def transformer(blocks: int = 57) -> Report:
                 ),
                 refusals=(Refusal("amx_bf16", "this CPU has no AMX"),),
                 flops="4*s0*24*4608**2*128",
+                work=ATTENTION_WORK,
+                bytes=4 * 24 * 4608 * 128 * 2,
+                operations=(
+                    Operation("k_t = aten.transpose.int(k, -2, -1)", f"{ATTENTION}:2344", "k_t = k.mT"),
+                    Operation("sdpa = aten.sdpa.default(q, k_t)", f"{ATTENTION}:2345", "o = sdpa(q, k_t)"),
+                    Operation(
+                        "view = aten.view.default(sdpa, [1, -1])", f"{ATTENTION}:2345", "o = sdpa(q, k_t)"
+                    ),
+                ),
             )
         )
         for letter, line in zip("qk", (2301, 2302), strict=True):
@@ -78,4 +88,5 @@ def transformer(blocks: int = 57) -> Report:
         )
     )
     note = "experts: data-dependent control flow, runs eagerly"
-    return Report([Capture("forward", 1234, sites, 2.25, 0.5)], [note], predicted=True)
+    captured = Capture("forward", 1234, sites, 2.25, 0.5, work=2 * blocks * ATTENTION_WORK)
+    return Report([captured], [note], predicted=True)

@@ -12,7 +12,7 @@ from fxrewrite.guards.verdict import Verdict
 from fxrewrite.report import KINDS, Report
 from fxrewrite.report.report import SCHEMA_VERSION
 
-from .samples import transformer
+from .samples import ATTENTION_WORK, transformer
 
 TYPES: dict[str, Any] = {
     "object": dict,
@@ -114,7 +114,7 @@ def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_every_described_field_is_required(schema):
-    assert len(objects(schema)) == 5
+    assert len(objects(schema)) == 6
     for part in objects(schema):
         assert part["required"] == list(part["properties"])
 
@@ -131,7 +131,13 @@ def test_values_are_those_of_the_sites():
     data = report.to_dict()
     assert data["predicted"] is True
     assert data["captures"] == [
-        {"name": "forward", "nodes": 1234, "capture_seconds": 2.25, "rewrite_seconds": 0.5}
+        {
+            "name": "forward",
+            "nodes": 1234,
+            "work": 2 * ATTENTION_WORK,
+            "capture_seconds": 2.25,
+            "rewrite_seconds": 0.5,
+        }
     ]
     first, last = data["sites"][0], data["sites"][-1]
     assert first["guards"][1] == {
@@ -141,6 +147,8 @@ def test_values_are_those_of_the_sites():
         "detail": "",
         "residual": "s0 == 1",
     }
+    assert (first["work"], first["bytes"]) == (ATTENTION_WORK, 4 * 24 * 4608 * 128 * 2)
+    assert first["operations"][0]["text"] == "k_t = aten.transpose.int(k, -2, -1)"
     assert first["refusals"] == [{"implementation": "amx_bf16", "requirement": "this CPU has no AMX"}]
     assert (first["code"], first["reason"], first["implementation"]) == (None, "", "avx2")
     assert (last["code"], last["reason"]) == ("GUARD", "GUARD: n = 63: 63 % 16 = 15")

@@ -41,8 +41,24 @@ def test_summary_comes_first_with_the_rejected_by_reason():
     assert first == "229 sites found: 171 matched, 58 rejected (57 ESCAPES, 1 GUARD)."
 
 
+def test_the_share_of_the_work_follows():
+    assert render(transformer(3), console=plain(200)).splitlines()[1] == (
+        "Work of a call: 1.57 TFLOP, of which matched sites 50.0 %, rejected sites 0.0 %, neither 50.0 %."
+    )
+    assert "Work of a call" not in render(of(site(0)), console=plain(200))
+
+
+def test_the_work_of_an_overlap_counts_once():
+    rows = [
+        site(n, status="rejected", code=code, work=10)
+        for n, code in enumerate((Reason.OVERLAP, Reason.GUARD))
+    ]
+    report = Report([Capture("forward", 10, rows, work=40)])
+    assert "matched sites 0.0 %, rejected sites 25.0 %, neither 75.0 %" in render(report, console=plain(200))
+
+
 @pytest.mark.parametrize("width", [80, 130])
-@pytest.mark.parametrize("by", ["kind", "module"])
+@pytest.mark.parametrize("by", ["family", "module"])
 def test_a_model_of_57_equal_blocks_prints_a_page(width, by):
     lines = render(transformer(57), by=by, console=plain(width)).splitlines()
     assert len(lines) <= 50
@@ -130,10 +146,10 @@ def test_long_words_are_folded_and_not_cut():
         assert max(map(len, text.splitlines())) <= width
 
 
-def test_sections_by_kind_and_by_block():
-    by_kind = render(transformer(4), by="kind", console=plain(100))
-    assert "sdpa: 4 of 4 matched" in by_kind
-    assert "linear: 8 of 13 matched" in by_kind
+def test_sections_by_family_and_by_block():
+    by_family = render(transformer(4), by="family", console=plain(100))
+    assert "sdpa: 4 of 4 matched" in by_family
+    assert "linear: 8 of 13 matched" in by_family
     by_module = render(transformer(4), by="module", console=plain(100))
     assert "transformer_blocks.*: 12 of 16 matched" in by_module
     assert "proj_out: 0 of 1 matched" in by_module

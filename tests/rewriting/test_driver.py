@@ -12,7 +12,7 @@ from fxrewrite.matching import Rule
 from fxrewrite.ops.implementations import MEASURED, Implementation, measured
 from fxrewrite.ops.isa import active_isa
 from fxrewrite.report import Reason
-from fxrewrite.rewriting import driver
+from fxrewrite.rewriting import choice
 from tests.support.graphs import assert_right, lines, rewritten, trace
 
 X, W, B = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5)
@@ -175,7 +175,7 @@ def test_a_fault_of_an_implementation_rejects_its_site(monkeypatch):
         raise KeyError("no such argument")
 
     broken = Implementation("broken", (active_isa(),), faulty)
-    monkeypatch.setattr(driver, "IMPLEMENTATIONS", {**driver.IMPLEMENTATIONS, "sdpa": (broken,)})
+    monkeypatch.setattr(choice, "IMPLEMENTATIONS", {**choice.IMPLEMENTATIONS, "sdpa": (broken,)})
     monkeypatch.setenv("FXREWRITE_STRICT", "0")
     found = rewritten(lambda q: F.scaled_dot_product_attention(q, q, q), Q)
     assert found.of("sdpa").code is Reason.INTERNAL
@@ -191,7 +191,7 @@ def test_a_refuted_guard():
 
 
 def implementations(monkeypatch, *listed):
-    monkeypatch.setattr(driver, "IMPLEMENTATIONS", {"linear": listed})
+    monkeypatch.setattr(choice, "IMPLEMENTATIONS", {"linear": listed})
 
 
 def test_the_first_implementation_that_applies(monkeypatch):

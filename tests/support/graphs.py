@@ -17,7 +17,7 @@ from fxrewrite.matching import Aliasing, Matcher, Rule
 from fxrewrite.ops import implementations
 from fxrewrite.ops.isa import active_isa
 from fxrewrite.report import Site
-from fxrewrite.rewriting import Options, driver, rewrite_graph
+from fxrewrite.rewriting import Options, choice, rewrite_graph
 from tests.support.contract import check
 from tests.support.float64 import Float64Mode, widen
 
@@ -122,4 +122,4 @@ def any_kernel(monkeypatch):
     """Every op takes every site, so that a test of the rules does not depend on the machine."""
     anything = implementations.Implementation("any", (active_isa(),), lambda *arguments: ())
     takes_all = dict.fromkeys(implementations.IMPLEMENTATIONS, (anything,))
-    monkeypatch.setattr(driver, "IMPLEMENTATIONS", takes_all)
+    monkeypatch.setattr(choice, "IMPLEMENTATIONS", takes_all)

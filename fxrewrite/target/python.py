@@ -1,4 +1,4 @@
-"""Loading of the command line's TARGET: from "where:callable" to a model and its example inputs."""
+"""TARGETs of the form "where:callable": from there to a model and its example inputs."""
 
 from __future__ import annotations
 
@@ -8,60 +8,30 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from .errors import TargetError
+from ..errors import TargetError
+from .target import Target
+from .telling import DEBUG, describe
 
 FORMS = "package.module:callable or path/to/file.py:callable"
 RETURNS = "a model, (model, args) or (model, args, kwargs)"
-DEBUG = "run with --debug for the traceback"
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a TARGET leads to: a model and the arguments of one call of it."""
+def load_callable(text: str, inputs: Mapping[str, Any]) -> Target:
+    """Import, call and check the TARGET ``text``; raise `TargetError` where that fails.
 
-    model: Any
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-def load(text: str) -> Target:
-    """Import, call and check the TARGET ``text``; raise `TargetError` where that fails."""
+    ``inputs`` are given to the model as keyword arguments, over what the callable returns.
+    """
     where, name = _split(text)
     module = _import_file(where) if _is_file(where) else _import_module(where)
     build = _find(module, where, name)
     target = _unpack(_call(build, module, text), text)
+    target.kwargs.update(inputs)
     _check_inputs(target, text)
     return target
-
-
-def describe(error: BaseException, file: str | None = None) -> str:
-    """An exception in one line: its type, the first line of its message, and where it was raised.
-
-    The place is the innermost line of ``file`` on the way to the error, or else of any file.
-    """
-    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    if isinstance(error, SyntaxError) and error.filename:
-        message, place = error.msg, f"{shorten(error.filename)}:{error.lineno}"
-    else:
-        place = _place(error, file)
-    if len(message) > 300:
-        message = message[:300] + "..."
-    return type(error).__name__ + (f": {message}" if message else "") + (f" (at {place})" if place else "")
-
-
-def shorten(path: str) -> str:
-    """``path`` relative to the current folder where it lies below it, else as it is."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive
-        return path
-    return path if relative.startswith(os.pardir) else relative
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -258,9 +228,3 @@ def _unbound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 def _signature(function: Callable[..., Any]) -> str:
     return f"({', '.join(inspect.signature(function).parameters)})"
-
-
-def _place(error: BaseException, file: str | None) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    inner = [f for f in frames if file and os.path.abspath(f.filename) == os.path.abspath(file)] or frames
-    return f"{shorten(inner[-1].filename)}:{inner[-1].lineno}" if inner else ""

@@ -1,0 +1,39 @@
+"""The command line: ``fxrewrite sites|rules|doctor``, a file a command."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import click
+
+from .doctor import doctor
+from .errors import OneLineErrors
+from .rules import rules
+from .sites import sites
+
+__all__ = ["main"]
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"fxrewrite {_version('fxrewrite')} (torch {_version('torch')})")
+        context.exit()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@click.group(cls=OneLineErrors, no_args_is_help=False)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print it."
+)
+def main() -> None:
+    """Find what fxrewrite would rewrite in a PyTorch model, and why it would leave the rest."""
+
+
+for _command in (sites, rules, doctor):
+    main.add_command(_command)

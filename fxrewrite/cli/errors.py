@@ -1,0 +1,59 @@
+"""Errors and exit codes of every command."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from ..errors import FxrewriteError
+
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+
+
+class OneLineErrors(click.Group):
+    """A group whose every error is one line on stderr, and whose exit code means what the help says."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; exit in stand-alone mode, else return the exit code."""
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.Abort:
+            click.echo("fxrewrite: interrupted", err=True)
+            code = INTERRUPTED
+        except click.ClickException as error:
+            click.echo(f"fxrewrite: error: {_message(error)}", err=True)
+            code = BAD_USAGE
+        if standalone_mode:
+            sys.exit(code or 0)
+        return code
+
+
+def _message(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split())
+    if not isinstance(error, click.UsageError):
+        return text
+    command = error.ctx.command_path if error.ctx else "fxrewrite"
+    return f"{text.rstrip('.')} (see '{command} --help')"
+
+
+@contextlib.contextmanager
+def told_in_one_line(debug: bool) -> Iterator[None]:
+    """Errors raised on purpose inside end the command in one line, after the traceback with ``debug``."""
+    try:
+        yield
+    except FxrewriteError as error:
+        if debug:
+            traceback.print_exception(error)
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,184 @@
+"""TARGETs that are configurations: the ``config.json`` of a diffusers or transformers model.
+
+The class that it names is built on the meta device, without weights, and tried on inputs of the sizes
+that the configuration gives, also on the meta device: the first that it takes are the example inputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import TargetError
+from ..streams import quiet_logs
+from .inputs import dtype_named
+from .target import Target
+from .telling import DEBUG, describe
+
+DEFAULT_DTYPE = "bfloat16"
+INPUT_HINT = "give them with --input NAME=DTYPE[SIZE,...], once for each"
+
+
+def load_config(
+    path: str, inputs: Mapping[str, Any], dtype: str | None = None, library: str = "", kind: str = ""
+) -> Target:
+    """The model that the configuration file ``path`` describes, on the meta device, with inputs.
+
+    ``library`` and ``kind`` name its class where the file does not. Raises `TargetError` where the
+    file, its class, or inputs for it cannot be had.
+    """
+    import torch
+
+    config = read_json(path)
+    library, kind = _class_of(config, path, library, kind)
+    chosen = dtype_named(dtype or _dtype_in(config) or DEFAULT_DTYPE, f"{path}: dtype")
+    module = _import(library, path)
+    try:
+        with torch.device("meta"), quiet_logs():
+            model = _BUILDERS[library](module, kind, config).to(chosen).eval()
+    except Exception as error:
+        raise TargetError(f"{path}: {library}.{kind} cannot be built: {describe(error)}; {DEBUG}") from error
+    given = _inputs(model, library, chosen, inputs, path)
+    notes = [
+        f"{kind} on the meta device in {str(chosen).removeprefix('torch.')}, called with "
+        + ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+    ]
+    if config.get("quantization_config"):
+        method = config["quantization_config"].get("quant_method", "unknown")
+        notes.append(
+            f"the configuration's quantization ({method}) is not applied: its layers are scanned plain"
+        )
+    return Target(model, (), given, notes=tuple(notes))
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """The object in the file ``path``; raises `TargetError` where there is none."""
+    if not os.path.isfile(path):
+        raise TargetError(f"file {path!r} does not exist; the current folder is {os.getcwd()}")
+    try:
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+    except (ValueError, OSError) as error:
+        raise TargetError(f"{path} is not JSON: {describe(error)}") from error
+    if not isinstance(config, dict):
+        raise TargetError(
+            f"{path} is not a model's configuration: expected an object, got a {type(config).__name__}"
+        )
+    return config
+
+
+def _class_of(config: dict[str, Any], path: str, library: str, kind: str) -> tuple[str, str]:
+    if "_class_name" in config:
+        return "diffusers", str(config["_class_name"])
+    if "model_type" in config:
+        return "transformers", kind or str((config.get("architectures") or ["AutoModel"])[0])
+    if library and kind:
+        return library, kind
+    raise TargetError(
+        f"{path} names no model: expected '_class_name' (diffusers) or 'model_type' and 'architectures' "
+        "(transformers)"
+    )
+
+
+def _dtype_in(config: dict[str, Any]) -> str | None:
+    found = config.get("dtype") or config.get("torch_dtype")
+    return found if isinstance(found, str) else None
+
+
+def _import(library: str, path: str) -> Any:
+    if library not in _BUILDERS:
+        raise TargetError(
+            f"{path}: models of {library!r} are not known here: expected {' or '.join(_BUILDERS)}"
+        )
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise TargetError(f"{path} needs {library}: {describe(error)}; pip install {library}") from error
+
+
+def _of_diffusers(module: Any, kind: str, config: dict[str, Any]) -> Any:
+    return getattr(module, kind).from_config(config)
+
+
+def _of_transformers(module: Any, kind: str, config: dict[str, Any]) -> Any:
+    values = {name: value for name, value in config.items() if name != "quantization_config"}
+    parsed = module.AutoConfig.for_model(**values)
+    if kind == "AutoModel":
+        return module.AutoModel.from_config(parsed)
+    return getattr(module, kind)(parsed)
+
+
+_BUILDERS = {"diffusers": _of_diffusers, "transformers": _of_transformers}
+
+
+# -------------------------------------------------------------------------------------------- inputs
+
+
+# A model that asks for a value says nothing against the shapes that it was given.
+_NEEDS_VALUES = ("cannot be called on meta tensors", "out of meta tensor")
+
+
+def _inputs(model: Any, library: str, dtype: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The first candidates that the model runs on, with those ``given`` in their place."""
+    import torch
+
+    signature = inspect.signature(model.forward)
+    for name in given:
+        if name not in signature.parameters:
+            raise TargetError(
+                f"{path}: {type(model).__name__}.forward has no {name!r}: expected one of "
+                f"{', '.join(signature.parameters)}"
+            )
+    if library == "diffusers":
+        from .diffusers_inputs import candidates
+    else:
+        from .transformers_inputs import candidates
+    problem, plausible = "", None
+    for candidate in candidates(model, signature, dtype):
+        chosen = {**candidate, **given}
+        missing = [
+            p.name
+            for p in signature.parameters.values()
+            if p.default is p.empty
+            and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            and p.name not in chosen
+        ]
+        if missing:
+            problem = problem or f"nothing is known of {', '.join(missing)}"
+            continue
+        try:
+            with torch.device("meta"), torch.no_grad():
+                model(**chosen)
+        except Exception as error:
+            problem = problem or describe(error)
+            if plausible is None and any(text in str(error) for text in _NEEDS_VALUES):
+                plausible = chosen
+        else:
+            return chosen
+    if plausible is not None:  # how far they lead, the analysis tells
+        return plausible
+    raise TargetError(
+        f"{path}: no inputs were found that {type(model).__name__}.forward{_names(signature)} takes "
+        f"({problem}); {INPUT_HINT}"
+    )
+
+
+def _names(signature: inspect.Signature) -> str:
+    return f"({', '.join(signature.parameters)})"
+
+
+def _short(value: Any) -> str:
+    """ "bfloat16[1, 4096, 64]"."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return (
+        repr(value)
+        if not isinstance(value, dict)
+        else "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"
+    )
