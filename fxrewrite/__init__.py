@@ -24,7 +24,7 @@ except UnsupportedTorchError as error:
 
 if TYPE_CHECKING or _unsupported is None:
     from . import ops
-    from .api import analyze, restore, rewrite
+    from .api import analyze, compile_report, restore, rewrite
     from .matching import Rule
     from .quality import quality
     from .report import Report, Site
@@ -45,6 +45,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "compile_report",
     "ops",
     "quality",
     "restore",

@@ -1,15 +1,18 @@
-"""The face of the package: ``rewrite``, ``restore`` and ``analyze``."""
+"""The face of the package: ``rewrite``, ``restore``, ``analyze`` and ``compile_report``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, cast, overload
 
 from torch import nn
 from torch.export import ExportedProgram
 
 from .errors import UsageError
+from .pipeline import Pipeline
 from .report import Report
+
+Restorable = TypeVar("Restorable")
 
 
 @overload
@@ -27,14 +30,18 @@ def rewrite(
 ) -> nn.Module: ...
 
 
+@overload
+def rewrite(model: Pipeline, **options: Any) -> Report: ...
+
+
 def rewrite(
-    model: nn.Module | ExportedProgram,
+    model: nn.Module | ExportedProgram | Pipeline,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     inplace: bool = False,
     **options: Any,
-) -> nn.Module | ExportedProgram:
+) -> nn.Module | ExportedProgram | Report:
     """``model`` with its sites replaced by faster operators.
 
     With example ``args`` / ``kwargs`` the model is captured at once (on fake tensors: nothing is
@@ -47,6 +54,10 @@ def rewrite(
 
     An ExportedProgram becomes another ExportedProgram (no example inputs: it has its own).
 
+    A pipeline (an object with ``.components``, as in diffusers) has its models rewritten in place, and
+    the report of all of them is returned. It grows as they run, since there are no example inputs. What
+    a pipeline runs of a model by another method than ``forward`` (``vae.decode``) stays as it is.
+
     ``options``: ``then`` ("eager" or "inductor": what runs the rewritten graph), ``on_unknown``
     ("dispatch" or "reject": what to do with a site whose conditions cannot be proved), ``rules``
     (a sequence of Rule instances in place of ``fxrewrite.patterns.DEFAULT``).
@@ -56,20 +67,33 @@ def rewrite(
     """
     from .exported import rewrite_exported
     from .module import rewrite_module
+    from .pipeline import is_pipeline, rewrite_pipeline
     from .rewriting import make_options
 
+    if is_pipeline(model):
+        if args or kwargs:
+            raise UsageError("a pipeline's models get their inputs from it: give no example inputs")
+        return rewrite_pipeline(cast(Pipeline, model), make_options(options))
     if isinstance(model, ExportedProgram):
         if args or kwargs or inplace:
             raise UsageError("an ExportedProgram has its own example inputs, and is never rewritten in place")
         return rewrite_exported(model, make_options(options))
-    return rewrite_module(model, args, kwargs, make_options(options), inplace=inplace)
+    return rewrite_module(cast(nn.Module, model), args, kwargs, make_options(options), inplace=inplace)
 
 
-def restore(model: nn.Module) -> nn.Module:
-    """Undo ``rewrite(model, inplace=True)``; returns the model. Raises UsageError if it is not rewritten."""
+def restore(model: Restorable) -> Restorable:
+    """Undo ``rewrite(model, inplace=True)``, or ``rewrite(pipeline)``; returns the model or pipeline.
+
+    Raises UsageError if it is not rewritten.
+    """
     from .module import restore_module
+    from .pipeline import is_pipeline, restore_pipeline
 
-    return restore_module(model)
+    if is_pipeline(model):
+        restore_pipeline(cast(Pipeline, model))
+    else:
+        restore_module(cast(nn.Module, model))
+    return model
 
 
 def analyze(
@@ -96,4 +120,15 @@ def analyze(
     return analyze_module(model, args, kwargs, make_options(options))
 
 
-__all__ = ["analyze", "restore", "rewrite"]
+def compile_report(*, reset: bool = False) -> Report:
+    """What ``torch.compile(model, backend="fxrewrite")`` has found in this process, over all models.
+
+    A graph that is compiled again, for other shapes, counts once. With ``reset`` the next report
+    starts anew; the one returned stays as it is. The log of it: ``TORCH_LOGS="+fxrewrite"``.
+    """
+    from .backend import take_report
+
+    return take_report(reset=reset)
+
+
+__all__ = ["analyze", "compile_report", "restore", "rewrite"]

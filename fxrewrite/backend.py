@@ -18,10 +18,22 @@ from . import capture
 from .errors import CaptureError, UsageError, is_strict
 from .ops.library import signature
 from .quality import is_exact
-from .report import Report
+from .report import Capture, Report
 from .rewriting import Options, make_options, rewrite_graph, uncaptured_sites
 
 Compiled = Callable[..., Any]
+
+log = logging.getLogger("fxrewrite")
+_report = Report()
+
+
+def take_report(*, reset: bool) -> Report:
+    """See ``fxrewrite.compile_report``."""
+    global _report
+    report = _report
+    if reset:
+        _report = Report()
+    return report
 
 
 def fxrewrite(
@@ -33,14 +45,15 @@ def fxrewrite(
 ) -> Compiled:
     """Backend for ``torch.compile``: rewrite the graph, then hand it on.
 
-    ``options`` are those of ``fxrewrite.rewrite``; ``then`` defaults to "inductor" here. Raises
-    UsageError for an unknown option, and for ``mode``, which is Inductor's.
+    ``options`` are those of ``fxrewrite.rewrite``; ``then`` defaults to "inductor" here. What was found
+    is in ``fxrewrite.compile_report()`` and, with TORCH_LOGS="+fxrewrite", logged. Raises UsageError for
+    an unknown option, and for ``mode``, which is Inductor's.
     """
     for name in others:
         raise UsageError(
             f"torch.compile({name}=...) does not go with backend='fxrewrite': use options={{...}}"
         )
-    return compile_graph(gm, example_inputs, make_options(dict(options or {}), then="inductor"), Report())
+    return compile_graph(gm, example_inputs, make_options(dict(options or {}), then="inductor"), _report)
 
 
 def compile_graph(
@@ -64,7 +77,9 @@ def compile_graph(
             gm = graph if matched else gm
             fast = graph.forward if matched else None
     except CaptureError as error:
-        report.note(f"a graph of {len(gm.graph.nodes)} nodes stays as it is: {error}")
+        note = f"a graph of {len(gm.graph.nodes)} nodes stays as it is: {error}"
+        report.note(note)
+        log.warning(note)
         seen = uncaptured_sites(gm, f"g{len(report.captures)}", str(error))
         seen.weights = weights
         report.add(seen)
@@ -96,11 +111,25 @@ def _rewrite(
             f"a graph of {nodes} nodes stays as it is, by a fault of fxrewrite: "
             f"{type(error).__name__}: {capture.first_line(error)} (FXREWRITE_STRICT=1 raises it)"
         )
-        logging.getLogger("fxrewrite").warning("a graph stays as it is", exc_info=error)
+        log.warning("a graph stays as it is", exc_info=error)
         return False
     found.capture_seconds, found.weights = seconds, weights
     report.add(found)
+    _log(found)
     return any(site.matched for site in found.sites)
+
+
+def _log(found: Capture) -> None:
+    log.info("%s: %s", found.name, Report([found]).summary())
+    for site in found.sites:
+        log.debug(
+            "%s %s %s at %s: %s",
+            site.id,
+            site.kind,
+            site.status,
+            site.location,
+            site.implementation or site.reason,
+        )
 
 
 def _on_inner_tensors(

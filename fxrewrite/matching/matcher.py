@@ -1,13 +1,8 @@
-"""The matcher: finds a pattern at a node, by backtracking over readings and alternatives.
-
-Set ``FXREWRITE_TRACE=1`` to have every attempt that got past its first operator printed to stderr.
-"""
+"""The matcher: finds a pattern at a node, by backtracking over readings and alternatives."""
 
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +23,6 @@ Step = tuple[str, dict[str, Binding]]
 
 # No value passes through more operators than this between two parts of a pattern.
 MAX_STEPS = 12
-_TRACE = bool(os.environ.get("FXREWRITE_TRACE"))
 
 
 @dataclass(frozen=True)
@@ -145,11 +139,6 @@ class Matcher:
         """All ways in which ``pattern`` describes the value of ``root``, the preferred one first."""
         self.deepest = None
         yield from self._match_at_root(pattern, root)
-        if _TRACE and self.deepest and self.deepest.depth > 1:
-            print(
-                f"fxrewrite: {root.name}: wanted {self.deepest.wanted}, found {self.deepest.found}",
-                file=sys.stderr,
-            )
 
     def _match_at_root(self, pattern: Pattern, root: fx.Node) -> Iterator[Match]:
         if isinstance(pattern, AnyOf):

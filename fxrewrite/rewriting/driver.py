@@ -28,6 +28,7 @@ from .near_miss import near_misses
 from .opaque import opaque_sites
 from .options import Options
 from .select import one_per_place, select
+from .trace import Trace
 from .work import Work
 
 
@@ -67,6 +68,7 @@ class _Pass:
         self.mode = fake_mode_of(gm)
         self.faults: dict[tuple[str, fx.Node], Site] = {}
         self.work = Work(gm.graph)
+        self.trace = Trace(rules)
         self.unused = {n for n in gm.graph.nodes if not n.users and n.target is not operator.getitem}
 
     @contextlib.contextmanager
@@ -128,6 +130,8 @@ class _Pass:
                 found = None
                 with self._contained(fault):
                     found = self._first_match(rule, root)
+                    if self.trace.wants(rule, root):
+                        self.trace.tell(rule, root, found, self.matcher.deepest)
                 if not fault.matched:
                     self.faults.setdefault(place, fault)
                 elif found is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 
 import pytest
@@ -289,31 +287,6 @@ def test_the_deepest_mismatch_is_kept():
     looking = matcher(gm)
     assert not list(looking.match(pattern, returned(gm)))
     assert (looking.deepest.wanted, looking.deepest.found.name) == ("matmul", "sub")
-
-
-TRACED = """
-import torch
-from fxrewrite.matching import Aliasing, Matcher
-from fxrewrite.matching.pattern import compile_pattern
-from torch.fx.experimental.proxy_tensor import make_fx
-x = torch.randn(4, 4)
-gm = make_fx(lambda x: (x - 1).softmax(-1) @ x, pre_dispatch=True, tracing_mode="fake")(x)
-pattern = compile_pattern(lambda op, a, b, v: op.softmax(a @ b, dim=-1) @ v)
-root = gm.graph.output_node().args[0]
-assert not list(Matcher(gm.graph, Aliasing(gm.graph)).match(pattern, root))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", ["1", ""])
-def test_trace(value, monkeypatch):
-    monkeypatch.setenv("FXREWRITE_TRACE", value)
-    run = subprocess.run(
-        [sys.executable, "-c", TRACED], capture_output=True, text=True, check=True, timeout=120
-    )
-    said = "fxrewrite: matmul: wanted matmul, found sub" in run.stderr
-    assert said == bool(value)
-    assert run.stdout == ""
 
 
 def test_sizes_may_be_symbolic():
