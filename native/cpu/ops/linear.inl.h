@@ -6,6 +6,11 @@
 
 namespace fx {
 
+template <class T>
+FX_INLINE RowOperand<T> row_operand(const RowOperandArgs& args) {
+  return {static_cast<const T*>(args.data), args.group, args.group_stride, args.row_stride};
+}
+
 template <class Isa, class T>
 static const char* linear_of(const LinearArgs& args, const Parallel& pool) {
   const LinearProblem<T, T> problem{
@@ -21,6 +26,9 @@ static const char* linear_of(const LinearArgs& args, const Parallel& pool) {
       args.x_stride,
       args.weight_stride_n,
       args.weight_stride_k,
+      args.activation,
+      row_operand<T>(args.multiply),
+      row_operand<T>(args.residual),
   };
   return run_linear<Isa>(problem, pool);
 }

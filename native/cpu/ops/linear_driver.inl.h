@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../engine/dot.inl.h"
+#include "../engine/epilogue.inl.h"
 #include "../engine/gemm.inl.h"
 
 namespace fx {
@@ -17,49 +18,54 @@ struct LinearProblem {
   int64_t m, n, k;
   int64_t x_stride;
   int64_t weight_stride_n, weight_stride_k;
-};
+  Activation activation = Activation::none;
+  RowOperand<X> multiply = {}, residual = {};
 
-template <class Isa, class X, class W>
-FX_INLINE Finish<Isa, X> finish_at(const LinearProblem<X, W>& p, int64_t row, int64_t column) {
-  return Finish<Isa, X>{p.y, p.n, p.bias, p.scale, p.scale_stride, nullptr, 0}.at(row, column);
-}
+  FX_MEMBER Epilogue<X> epilogue() const { return {y, n, bias, scale, scale_stride, activation, multiply, residual}; }
+};
 
 template <class Isa, class X, class W>
 static void linear_by_dots(const LinearProblem<X, W>& p, const Parallel& pool) {
   constexpr int64_t unit = Isa::lanes, bytes_worth_a_thread = 64 << 10;
   const int64_t grain = 1 + bytes_worth_a_thread / (unit * (p.k + 1) * static_cast<int64_t>(sizeof(W)));
+  const Epilogue<X> epilogue = p.epilogue();
   parallel_for(pool, divide_up(p.n, unit), grain, [&](int64_t begin, int64_t end) {
     const int64_t n0 = begin * unit, columns = smaller(end * unit, p.n) - n0;
     dot_columns<Isa>(p.x, p.x_stride, p.weight + n0 * p.weight_stride_n, p.weight_stride_n, p.m, columns, p.k,
-                     finish_at<Isa>(p, 0, n0));
+                     FinishTo<Isa, X>{epilogue, n0});
   });
 }
 
 // Rows [row, row + rows) of columns [column, column + columns): pack a block of k, multiply all rows by it,
-// next block.
+// next block. The sums of the last one are finished a tile's rows at a time, while they are in L1.
 template <class Isa, class X, class W>
 static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
                          int64_t k_block) {
   const int64_t width = round_up(columns, column_unit);
+  const bool one_block = p.k <= k_block;
+  const int64_t kept_rows = one_block ? smaller(rows, Isa::tile_rows) : rows;
   void* packed = scratch(Scratch::panel, gemm::packed_bytes<Isa, X>(smaller(k_block, p.k), columns));
-  float* sums = nullptr;
-  if (k_block < p.k)
-    sums = static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(rows * width)));
+  auto* sums =
+      static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(kept_rows * width)));
+  const Epilogue<X> epilogue = p.epilogue();
 
   for (int64_t k = 0; k == 0 || k < p.k; k += k_block) {
     const int64_t depth = smaller(p.k - k, k_block);
     const X* x = p.x + row * p.x_stride + k;
     const W* weight = p.weight + column * p.weight_stride_n + k * p.weight_stride_k;
     gemm::pack<Isa, X>(packed, weight, p.weight_stride_n, p.weight_stride_k, depth, columns);
-    if (p.k - k <= k_block) {
-      Finish<Isa, X> finish = finish_at<Isa>(p, row, column);
-      finish.earlier = sums;
-      finish.earlier_stride = width;
-      gemm::multiply_panels<Isa>(x, p.x_stride, packed, rows, columns, depth, finish);
-    } else if (k == 0) {
-      gemm::multiply_panels<Isa>(x, p.x_stride, packed, rows, columns, depth, StoreTo<Isa>{sums, width});
-    } else {
-      gemm::multiply_panels<Isa>(x, p.x_stride, packed, rows, columns, depth, AddTo<Isa>{sums, width});
+    const bool last = p.k - k <= k_block;
+    const int64_t step = last ? Isa::tile_rows : rows;
+    for (int64_t r = 0; r < rows; r += step) {
+      const int64_t count = smaller(rows - r, step);
+      float* to = one_block ? sums : sums + r * width;
+      if (k == 0)
+        gemm::multiply_panels<Isa>(x + r * p.x_stride, p.x_stride, packed, count, columns, depth,
+                                   StoreTo<Isa>{to, width});
+      else
+        gemm::multiply_panels<Isa>(x + r * p.x_stride, p.x_stride, packed, count, columns, depth,
+                                   AddTo<Isa>{to, width});
+      if (last) finish_rows<Isa>(epilogue, to, width, row + r, count, column, columns);
     }
   }
 }
