@@ -10,6 +10,7 @@ from .linear_attention import (
     ReluAttention,
     RotaryReluAttention,
 )
+from .linear_epilogue import GatedLinear, LinearEpilogue
 from .projection import Projection
 from .sdpa import FusedAttention, WrittenAttention
 
@@ -21,6 +22,8 @@ DEFAULT: tuple[Rule, ...] = (
     RotaryReluAttention(),
     QuadraticReluAttention(),
     Fp8Linear(),
+    GatedLinear(),
+    LinearEpilogue(),
     BiasedLinear(),
     Linear(),
     Projection(),
@@ -31,7 +34,9 @@ __all__ = [
     "BiasedLinear",
     "Fp8Linear",
     "FusedAttention",
+    "GatedLinear",
     "Linear",
+    "LinearEpilogue",
     "PaddedReluAttention",
     "Projection",
     "QuadraticReluAttention",

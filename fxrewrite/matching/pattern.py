@@ -155,6 +155,14 @@ class Vocabulary:
     def relu(self, x: Pattern) -> Pattern:
         return Call("relu", (x,))
 
+    def activation(self, x: Pattern) -> Pattern:
+        """GELU, SiLU or ReLU; which one is ``match.attrs["activation"]``."""
+        return Call("activation", (x,))
+
+    def half(self, x: Pattern, which: Pattern) -> Pattern:
+        """One half of ``x`` along the last dim; ``which`` binds 0 for the first, 1 for the second."""
+        return Call("half", (x, which))
+
     def cast(self, x: Pattern) -> Pattern:
         """A cast that must be there (from FP8, say); casts between floats are looked through anyway."""
         return Call("cast", (x,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from .terms import CASTS, RESHAPES, CallNode, Dims, Term, argument, aten, dim_in_view, reads, shown_plainly
@@ -54,6 +55,36 @@ def _from_both_sides(bound: Any, size: int) -> list[Any]:
     if not isinstance(bound, int) or not -size <= bound < size:
         return [bound]
     return [bound % size, bound % size - size]
+
+
+@reads("half", operator.getitem)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    """An item of a ``chunk`` or ``split`` in two."""
+    parts, index = node.args
+    if parts.target not in (aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default):
+        return []
+    halves = shown_plainly(node, dims) and _is_half(node, parts, argument(parts, 2, "dim", 0))
+    return [Term("half", (plain(parts.args[0]), index % 2), folded=(parts,))] if halves else []
+
+
+@reads("half", aten.slice.Tensor)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    if not shown_plainly(node, dims) or not _is_half(node, node, argument(node, 1, "dim", 0)):
+        return []
+    start = (argument(node, 2, "start") or 0) % node.args[0].meta["val"].shape[-1]
+    return [Term("half", (plain(node.args[0]), int(start != 0)))]
+
+
+def _is_half(node: CallNode, parts: CallNode, dim: int) -> bool:
+    """Is ``node`` half of what ``parts`` takes apart along the last dim, of a known size?"""
+    whole, part = parts.args[0].meta["val"].shape, node.meta["val"].shape
+    last = dim % len(whole) == len(whole) - 1
+    if not last or not isinstance(whole[-1], int) or part[-1] * 2 != whole[-1]:
+        return False
+    if node.target is not aten.slice.Tensor:
+        return True
+    start = argument(node, 2, "start") or 0
+    return isinstance(start, int) and start % whole[-1] in (0, part[-1]) and argument(node, 4, "step", 1) == 1
 
 
 @reads("cast", *CASTS)

@@ -10,6 +10,8 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
     softmax(x)                      dim
     add(a, b) mul(a, b) div(a, b)   numbers and tensors; a / 8 is a * 0.125; a * (1 / b) is a / b
     relu(x) cast(x) reciprocal(x)
+    activation(x)                   activation: a name in ops.linear.ACTIVATIONS
+    half(x, i)                      the first (0) or second (1) half of x along the last dim
     sum(x)                          dim; the dim is kept
     pad(x)                          pads: {dim: (before, after)}, value
     slice(x)                        dim, start, end
@@ -49,7 +51,7 @@ class Term:
 
 
 Reader = Callable[[CallNode, Dims], list[Term]]
-_READERS: dict[Any, Reader] = {}
+_READERS: dict[Any, list[Reader]] = {}
 OPERATORS: dict[Any, tuple[str, ...]] = {}
 
 
@@ -58,8 +60,8 @@ def reads(operators: str, *targets: Any) -> Callable[[Reader], Reader]:
 
     def register(reader: Reader) -> Reader:
         for target in targets:
-            _READERS[target] = reader
-            OPERATORS[target] = tuple(operators.split())
+            _READERS.setdefault(target, []).append(reader)
+            OPERATORS[target] = (*OPERATORS.get(target, ()), *operators.split())
         return reader
 
     return register
@@ -67,8 +69,8 @@ def reads(operators: str, *targets: Any) -> Callable[[Reader], Reader]:
 
 def readings(view: View) -> list[Term]:
     """Every reading of a view, the plainest first."""
-    reader = _READERS.get(view.node.target)
-    return reader(view.node, view.dims) if reader else []
+    readers = _READERS.get(view.node.target, ())
+    return [term for reader in readers for term in reader(view.node, view.dims)]
 
 
 def argument(node: CallNode, index: int, name: str, default: Any = None) -> Any:

@@ -16,6 +16,9 @@ _FUNCTIONAL: dict[Any, Any] = {
     aten.mul_.Tensor: aten.mul.Tensor,
     aten.div_.Tensor: aten.div.Tensor,
     aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
+    aten.relu_.default: aten.relu.default,
+    aten.silu_.default: aten.silu.default,
+    aten.gelu_.default: aten.gelu.default,
 }
 
 

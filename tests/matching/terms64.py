@@ -10,6 +10,7 @@ from torch import fx
 
 from fxrewrite.matching.terms import Term
 from fxrewrite.matching.value import View, apply_dims
+from fxrewrite.ops.linear import ACTIVATIONS
 
 
 class Values(fx.Interpreter):
@@ -63,6 +64,8 @@ _MEANING: dict[str, Any] = {
     "mul": lambda a, b: _number(a) * b,
     "div": lambda a, b: _number(a) / b,
     "relu": torch.relu,
+    "activation": lambda x, activation: ACTIVATIONS[activation](x),
+    "half": lambda x, which: x.chunk(2, -1)[which],
     "exp": torch.exp,
     "cast": lambda x: x,
     "sum": lambda x, dim: x.sum(dim, keepdim=True),

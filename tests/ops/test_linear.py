@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import fxrewrite.ops
 from fxrewrite.ops.counters import counters, reset_counters
-from tests.ops.layouts import column_counts, depths, lay_out, layouts, row_counts
+from fxrewrite.ops.linear import ACTIVATIONS, reference
+from tests.ops.layouts import LAYOUTS, column_counts, depths, lay_out, layouts, row_counts
 from tests.support.contract import check
 
 pytestmark = pytest.mark.skipif(fxrewrite.ops.native_missing is not None, reason="no native library")
@@ -19,11 +20,13 @@ INF, NAN = float("inf"), float("nan")
 linear = torch.ops.fxrewrite.linear
 
 
-def hold(x, weight, bias=None):
+def hold(x, weight, bias=None, **epilogue):
     """The contract against float64, and the layout of eager's result."""
-    ours, eager = linear(x, weight, bias), F.linear(x, weight, bias)
-    check(ours, eager, F.linear(x.double(), weight.double(), None if bias is None else bias.double()))
-    assert ours.stride() == eager.contiguous().stride()
+    ours, eager = linear(x, weight, bias, **epilogue), reference(x, weight, bias, **epilogue)
+    x, weight, bias = (None if operand is None else operand.double() for operand in (x, weight, bias))
+    wide = {n: v.double() if isinstance(v, torch.Tensor) else v for n, v in epilogue.items()}
+    check(ours, eager, reference(x, weight, bias, **wide))
+    assert ours.stride() == eager.contiguous().stride() or not ours.numel()
 
 
 def example(*x_shape: int, n: int, dtype=BF16, bias=True, seed=0):
@@ -148,8 +151,145 @@ def test_weight_is_read_in_place():
     hold(x, weight, bias)
 
 
+# ----------------------------------------------------------------------------------------- epilogue
+
+
+def operand(*shape: int, dtype=BF16, seed=0):
+    generator = torch.Generator().manual_seed(1000 + seed)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 3),
+    st.integers(0, 40),
+    column_counts,
+    depths,
+    st.sampled_from(sorted(ACTIVATIONS)),
+    st.sampled_from([None, "every element", "each batch", "each column"]),
+    st.sampled_from([None, *LAYOUTS]),
+    st.integers(0, 9),
+)
+def test_any_epilogue(batch, rows, n, k, activation, factor, residual_layout, seed):
+    x, weight, bias = example(batch, rows, k, n=n, seed=seed)
+    epilogue = {"activation": activation}
+    shapes = {"every element": (batch, rows, n), "each batch": (batch, 1, n), "each column": (n,)}
+    if factor is not None:
+        epilogue["multiply"] = operand(*shapes[factor], seed=seed)
+    if residual_layout is not None:
+        epilogue["residual"] = lay_out(operand(batch, rows, n, seed=seed + 1), residual_layout)
+    hold(x, weight, bias, **epilogue)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("m", [3, 200])
+def test_epilogue_in_float32(activation, m):
+    x, weight, bias = example(2, m, 500, n=130, dtype=F32)
+    hold(x, weight, bias, activation=activation)
+    factor, residual = operand(2, 1, 130, dtype=F32), operand(2, m, 130, dtype=F32)
+    hold(x, weight, bias, activation=activation, multiply=factor, residual=residual)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_activations_over_their_range(activation, dtype):
+    """One product gives each value: what is wrong is the activation's."""
+    x = torch.cat([torch.linspace(-40, 40, 4001), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30])])
+    x = x.to(dtype)[:, None]
+    hold(x, torch.ones(1, 1, dtype=dtype), activation=activation)
+    hold(torch.ones(3, 1, dtype=dtype), x, activation=activation)  # the dot form
+
+
+@pytest.mark.parametrize("m", [3, 40])
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_specials_of_activations(activation, dtype, m):
+    """As eager has them, but for gelu(inf), which is NaN there for the way that it computes erf."""
+    ours = linear(
+        torch.ones(m, 1, dtype=dtype),
+        torch.tensor([[INF], [-INF], [NAN]], dtype=dtype),
+        activation=activation,
+    )
+    relus = {"": [INF, -INF, NAN], "relu": [INF, 0.0, NAN]}
+    expected = torch.tensor(relus.get(activation, [INF, NAN, NAN]), dtype=dtype).expand(m, 3)
+    assert torch.equal(ours.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("m", [2, 40])
+def test_specials_of_operands(m):
+    x, weight, bias = example(2, m, 8, n=20)
+    factor, residual = operand(2, 1, 20), operand(2, m, 20)
+    factor[1, 0, 3], residual[0, 1, 5] = INF, NAN
+    weight[3] = 0
+    bias[3] = 0
+    hold(x, weight, bias, multiply=factor, residual=residual)
+
+
+def test_gates_in_place():
+    """A gate as a modulation's chunk has it, and other rows that need no copy."""
+    x, weight, bias = example(3, 10, 16, n=24)
+    modulation = operand(3, 6, 24)
+    reset_counters()
+    for gate in (
+        modulation[:, 2:3],
+        operand(3, 6 * 24)[:, 24:48].unsqueeze(1),
+        operand(10, 24),
+        operand(1, 10, 24),
+        operand(1, 1, 24),
+        operand(24).expand(3, 10, 24),
+        operand(3, 20, 24)[:, ::2],
+        operand(3, 10, 30)[..., 3:27],
+    ):
+        hold(x, weight, bias, multiply=gate, residual=gate.expand(3, 10, 24))
+    x4 = x.view(3, 5, 2, 16)
+    hold(x4, weight, bias, multiply=operand(3, 1, 1, 24))
+    hold(x4, weight, bias, multiply=operand(3, 5, 1, 24), residual=operand(3, 2, 5, 24).transpose(1, 2))
+    assert "reference" not in counters()["linear"]
+
+
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        {"multiply": operand(2, 10, 1)},
+        {"multiply": operand(5, 1, 2, 24).transpose(0, 2)},
+        {"multiply": operand(2, 10, 24).double()},
+        {"residual": operand(2, 10, 24).float()},
+        {"residual": operand(1, 10, 1)},
+    ],
+)
+def test_other_operands_go_to_the_reference(epilogue):
+    x, weight, bias = example(2, 10, 16, n=24)
+    if next(iter(epilogue.values())).dim() == 4:
+        x = x.view(2, 1, 10, 16).expand(2, 5, 10, 16)[:, :, :5].contiguous()
+    reset_counters()
+    got = linear(x, weight, bias, **epilogue)
+    assert torch.equal(got, reference(x, weight, bias, **epilogue))
+    assert counters()["linear"] == {"reference": 1}
+
+
+def test_an_unknown_activation_is_named():
+    with pytest.raises(RuntimeError, match="activation 'elu' is not one of"):
+        linear(*example(2, 3, n=4), activation="elu")
+
+
+@pytest.mark.parametrize("m", [4, 40])
+def test_epilogue_over_threads(m):
+    x, weight, bias = example(3, m, 300, n=500)
+    epilogue = {"activation": "silu", "multiply": operand(3, 1, 500), "residual": operand(3, m, 500)}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = linear(x, weight, bias, **epilogue)
+        torch.set_num_threads(3)
+        assert torch.equal(linear(x, weight, bias, **epilogue), one)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("m", [4, 40])
 def test_opcheck(m):
     x, weight, bias = example(2, m, 24, n=40)
     torch.library.opcheck(linear.default, (x, weight, bias))
     torch.library.opcheck(linear.default, (x.transpose(0, 1), weight))
+    epilogue = {"activation": "gelu", "multiply": operand(2, 1, 40), "residual": operand(2, m, 40)}
+    torch.library.opcheck(linear.default, (x, weight, bias), epilogue)
