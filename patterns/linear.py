@@ -15,17 +15,10 @@ from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 aten = torch.ops.aten
 
 
-class Linear(Rule):
-    """x · Wᵀ + b, as one call or as a matmul with a stored weight."""
+class LinearRule(Rule):
+    """What all rules of linear layers need of ``x``, ``weight`` and ``bias``."""
 
     kind = "linear"
-
-    def pattern(self, op: Vocabulary, x: Pattern, weight: Pattern, bias: Pattern) -> Pattern:
-        return op.linear(x, weight, bias)
-
-    def applies(self, m: Match) -> bool:
-        # a matmul of two computed matrices is no layer
-        return m.root.target is aten.linear.default or m["weight"].node.op in ("placeholder", "get_attr")
 
     def guards(self, m: Match) -> Iterator[Guard]:
         x, weight = m["x"], m["weight"]
@@ -34,6 +27,17 @@ class Linear(Rule):
         yield holds(
             x.layout == weight.layout == torch.strided, "x and weight are strided", f"{weight.layout} weight"
         )
+
+
+class Linear(LinearRule):
+    """x · Wᵀ + b, as one call or as a matmul with a stored weight."""
+
+    def pattern(self, op: Vocabulary, x: Pattern, weight: Pattern, bias: Pattern) -> Pattern:
+        return op.linear(x, weight, bias)
+
+    def applies(self, m: Match) -> bool:
+        # a matmul of two computed matrices is no layer
+        return m.root.target is aten.linear.default or m["weight"].node.op in ("placeholder", "get_attr")
 
     def replace(self, op: Any, m: Match) -> Any:
         return op.fxrewrite.linear(m["x"], m["weight"], m["bias"] if m.has("bias") else None)

@@ -14,7 +14,7 @@ from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import Match, Pattern, View, Vocabulary
 
-from .linear import Linear, is_bias
+from .linear import LinearRule, is_bias
 
 # In these the model may compute between the steps, where they are wider than the layer's dtype.
 WIDER = (torch.float32, torch.float64)
@@ -25,7 +25,7 @@ def any_linear(op: Vocabulary, x: Pattern, weight: Pattern, bias: Pattern) -> Pa
     return op.any_of(op.linear(x, weight, None) + bias, op.linear(x, weight, bias))
 
 
-class LinearEpilogue(Linear):
+class LinearEpilogue(LinearRule):
     """activation(x·Wᵀ + b) · multiply + residual, with one of the three at least."""
 
     def pattern(
@@ -60,7 +60,7 @@ class LinearEpilogue(Linear):
         return op.fxrewrite.linear(m["x"], m["weight"], vector(m, "bias"), **epilogue)
 
 
-class GatedLinear(Linear):
+class GatedLinear(LinearRule):
     """One linear whose result is value and gate: value · activation(gate), in either order.
 
     The two halves are computed one after the other, each with its rows of the weight.

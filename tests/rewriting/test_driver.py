@@ -22,16 +22,16 @@ pytestmark = pytest.mark.usefixtures("any_kernel")
 
 
 def test_before_and_after():
-    found = rewritten(lambda x, w, b: F.linear(x, w, b).relu(), X, W, B)
+    found = rewritten(lambda x, w, b: F.linear(x, w, b).exp(), X, W, B)
     assert found.before == lines("""
         linear = linear.default(x_1, w_1, b_1)
-        relu = relu.default(linear)
-        return relu
+        exp = exp.default(linear)
+        return exp
     """)
     assert found.after == lines("""
         linear_default = fxrewrite.linear.default(x_1, w_1, b_1)
-        relu = relu.default(linear_default)
-        return relu
+        exp = exp.default(linear_default)
+        return exp
     """)
     site = found.of("linear")
     assert (site.status, site.code, site.reason) == ("matched", None, "")
@@ -348,4 +348,10 @@ def test_sizes_computed_for_a_site_that_is_taken_out_again(monkeypatch):
 
 
 def test_the_default_rules_are_named():
-    assert [rule.name for rule in DEFAULT if rule.kind == "linear"] == ["BiasedLinear", "Linear"]
+    assert [rule.name for rule in DEFAULT if rule.kind == "linear"] == [
+        "GatedLinear",
+        "LinearEpilogue",
+        "BiasedLinear",
+        "Linear",
+        "Projection",
+    ]

@@ -62,7 +62,8 @@ template <class Isa, class T>
     const EpilogueRow<Isa, T> to(e, row + r);
     int64_t c = 0;
     for (; c + lanes <= columns; c += lanes) to.store(e, column + c, Isa::load(sums + c), lanes);
-    if (c < columns) to.store(e, column + c, Isa::load(sums + c, static_cast<int>(columns - c)), static_cast<int>(columns - c));
+    if (c < columns)
+      to.store(e, column + c, Isa::load(sums + c, static_cast<int>(columns - c)), static_cast<int>(columns - c));
   }
 }
 

@@ -22,12 +22,9 @@ namespace {
 using torch::stable::Tensor;
 
 constexpr std::pair<std::string_view, Activation> activations[] = {
-    {"", Activation::none},
-    {"relu", Activation::relu},
-    {"gelu", Activation::gelu},
-    {"gelu_tanh", Activation::gelu_tanh},
-    {"silu", Activation::silu},
-    {"quick_gelu", Activation::quick_gelu},
+    {"", Activation::none},     {"relu", Activation::relu},
+    {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh},
+    {"silu", Activation::silu}, {"quick_gelu", Activation::quick_gelu},
 };
 
 const Activation* activation_of(std::string_view name) {
