@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
+import math
 import operator
 import re
 import types
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import sympy
 import torch
 import torch._dynamo
 import torch._guards
@@ -29,6 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy import functions as sizes
 from torch.utils._sympy.printers import PythonPrinter
 
 from .decompositions import DECOMPOSITIONS
@@ -224,8 +228,8 @@ def in_autocast(gm: fx.GraphModule) -> set[fx.Node]:
 
 
 def symbolic_expression(value: Any) -> Any:
-    """The sympy expression of a SymInt, or the int itself."""
-    return value.node.expr if isinstance(value, torch.SymInt) else value
+    """The sympy expression of a SymInt, or the int itself; None for a size that is no number (ragged)."""
+    return getattr(value.node, "expr", None) if isinstance(value, torch.SymInt) else value
 
 
 def example_size(value: Any) -> int:
@@ -235,14 +239,66 @@ def example_size(value: Any) -> int:
     return int(value)
 
 
-def condition_text(condition: Any) -> str:
-    """A sympy condition as Python has it: "s0 % 32 == 0"."""
-    return str(PythonPrinter().doprint(condition))
+@functools.lru_cache(maxsize=4096)
+def expression_text(expression: Any) -> str:
+    """A sympy expression, or an int, as Python has it: "s0 // 2"."""
+    symbolic = isinstance(expression, sympy.Basic)
+    return str(PythonPrinter().doprint(expression) if symbolic else expression)
 
 
-def shape_env_of(value: Any) -> ShapeEnv | None:
-    """The ShapeEnv that a SymInt belongs to, or None."""
-    return value.node.shape_env if isinstance(value, torch.SymInt) else None
+def shape_env_of(*values: Any) -> ShapeEnv | None:
+    """The ShapeEnv that the SymInts among ``values`` belong to, or None."""
+    symbolic = (value.node for value in values if isinstance(value, torch.SymInt))
+    return next((node.shape_env for node in symbolic if hasattr(node, "shape_env")), None)
+
+
+@dataclass(frozen=True)
+class ShapeFacts:
+    """What a ShapeEnv knows: conditions on its symbols (sympy), and inclusive ranges by their names."""
+
+    conditions: tuple[Any, ...]
+    ranges: Mapping[str, tuple[float, float]]
+
+
+def shape_facts(environment: ShapeEnv) -> ShapeFacts:
+    """Guards, runtime asserts, replacements and ranges. Nothing is added to the environment."""
+    asserts = (a.expr for found in environment.deferred_runtime_asserts.values() for a in found)
+    equal = (sympy.Eq(*pair, evaluate=False) for pair in environment.replacements.items())
+    return ShapeFacts(
+        (*(guard.expr for guard in environment.guards), *asserts, *equal),
+        {s.name: _bounds(found) for s, found in environment.var_to_range.items() if found.is_int},
+    )
+
+
+def facts_version(environment: ShapeEnv) -> object:
+    """Equal for equal facts."""
+    return (
+        len(environment.guards),
+        environment.num_deferred_runtime_asserts,
+        len(environment.replacements),
+        tuple(environment.var_to_range.values()),
+    )
+
+
+def _bounds(found: Any) -> tuple[float, float]:
+    low, high = (int(end) if end.is_Integer else None for end in (found.lower, found.upper))
+    return (-math.inf if low is None else low, math.inf if high is None else high)
+
+
+def integer_function(expression: Any) -> str | None:
+    """Where a sympy expression is a call of a function of integers, which: "quotient", "remainder" ..."""
+    return _INTEGER_FUNCTIONS.get(type(expression))
+
+
+_INTEGER_FUNCTIONS: dict[type, str] = {
+    sizes.FloorDiv: "quotient",
+    sizes.CleanDiv: "quotient",
+    sizes.Mod: "remainder",
+    sizes.PythonMod: "remainder",
+    sizes.Max: "largest",
+    sizes.Min: "smallest",
+    sizes.PowByNatural: "power",
+}
 
 
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:

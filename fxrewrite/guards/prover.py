@@ -1,23 +1,22 @@
 """The prover: decides conditions on sizes, symbolic ones included, and says what decided them.
 
-It never adds a guard to a ShapeEnv: what it cannot prove from known facts stays UNKNOWN.
+It never adds a guard to a ShapeEnv: what it cannot prove from known facts stays UNKNOWN. In order:
+ints, identity of polynomials, what is solved for (``s = 32·k``), divisibility of the coefficients,
+ranges and known inequalities, residues, trying all values of a small range.
 """
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
-import sympy
-import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-
 from .. import capture
+from .decide import UNDECIDED, Decision, is_at_least_zero, is_multiple, is_zero
+from .facts import Facts, facts_of, is_assumed
 from .verdict import Judgement, Verdict
 
-# Ranges with at most this many values are decided by trying each.
-ENUMERABLE = 64
+ASSUMPTION = "assumption"
+"""Evidence of what an exported program was traced with and does not check when it runs."""
 
 
 def prove_divisible(value: Any, divisor: int, name: str) -> Judgement:
@@ -27,47 +26,93 @@ def prove_divisible(value: Any, divisor: int, name: str) -> Judgement:
         rest = value % divisor
         return _decided(guard, rest == 0, "static", f"{name} = {value}: {value} % {divisor} = {rest}")
     expression = capture.symbolic_expression(value)
-    if _content(expression, divisor) == 0:
-        return Judgement(guard, Verdict.PROVED, "divisibility")
-    remainder = _constant_remainder(expression, divisor)
-    if remainder is not None:
-        return _decided(
-            guard, remainder == 0, "divisibility", f"{name} = {expression}: remainder {remainder}"
-        )
-    return _from_facts(guard, value, value % divisor == 0, sympy.Eq(sympy.Mod(expression, divisor), 0))
+    decision = _decide(
+        ("divisible", expression, divisor), lambda f: is_multiple(f, f.normal(expression), divisor), value
+    )
+    if decision.holds is False and decision.remainder is not None:
+        detail = f"{name} = {capture.expression_text(expression)}: remainder {decision.remainder}"
+    else:
+        detail = ""
+    return _judged(guard, decision, lambda: f"{_operand(expression)} % {divisor} == 0", detail)
 
 
 def prove_equal(left: Any, right: Any, name: str) -> Judgement:
     """Is ``left`` equal to ``right`` (ints or SymInts)? ``name`` is the condition in words."""
     if isinstance(left, int) and isinstance(right, int):
         return _decided(name, left == right, "static", f"{name}: {left} against {right}")
-    difference = capture.symbolic_expression(left) - capture.symbolic_expression(right)
-    if sympy.expand(difference) == 0:
-        return Judgement(name, Verdict.PROVED, "identity")
-    symbolic = left if isinstance(left, torch.SymInt) else right
-    condition = sympy.Eq(capture.symbolic_expression(left), capture.symbolic_expression(right))
-    return _from_facts(name, symbolic, left == right, condition)
+    a, b = capture.symbolic_expression(left), capture.symbolic_expression(right)
+    decision = _decide(("equal", a, b), lambda f: is_zero(f, f.normal(a) - f.normal(b)), left, right)
+    return _judged(name, decision, lambda: f"{capture.expression_text(a)} == {capture.expression_text(b)}")
 
 
-def prove_at_most(value: Any, bound: int, name: str) -> Judgement:
+def prove_at_most(value: Any, bound: Any, name: str) -> Judgement:
     """Is ``value`` (int or SymInt, called ``name``) at most ``bound``?"""
-    guard = f"{name} <= {bound}"
-    if isinstance(value, int):
-        return _decided(guard, value <= bound, "static", f"{name} = {value} > {bound}")
-    return _from_facts(guard, value, value <= bound, capture.symbolic_expression(value) <= bound)
+    if isinstance(value, int) and isinstance(bound, int):
+        return _decided(f"{name} <= {bound}", value <= bound, "static", f"{name} = {value} > {bound}")
+    return _prove_order(value, bound, name, "<=")
 
 
-def prove_at_least(value: Any, bound: int, name: str) -> Judgement:
+def prove_at_least(value: Any, bound: Any, name: str) -> Judgement:
     """Is ``value`` (int or SymInt, called ``name``) at least ``bound``?"""
-    guard = f"{name} >= {bound}"
-    if isinstance(value, int):
-        return _decided(guard, value >= bound, "static", f"{name} = {value} < {bound}")
-    return _from_facts(guard, value, value >= bound, capture.symbolic_expression(value) >= bound)
+    if isinstance(value, int) and isinstance(bound, int):
+        return _decided(f"{name} >= {bound}", value >= bound, "static", f"{name} = {value} < {bound}")
+    return _prove_order(value, bound, name, ">=")
 
 
 def decide(condition: bool, guard: str, detail: str) -> Judgement:
     """A condition that needs no proof (a dtype, a device): PROVED or REFUTED by inspection."""
     return _decided(guard, condition, "static", detail)
+
+
+def _prove_order(value: Any, bound: Any, name: str, sign: str) -> Judgement:
+    a, b = capture.symbolic_expression(value), capture.symbolic_expression(bound)
+    large, small = (a, b) if sign == ">=" else (b, a)
+    decision = _decide(
+        (sign, a, b), lambda f: is_at_least_zero(f, f.normal(large) - f.normal(small)), value, bound
+    )
+    limit = capture.expression_text(b)
+    return _judged(f"{name} {sign} {limit}", decision, lambda: f"{capture.expression_text(a)} {sign} {limit}")
+
+
+def _decide(question: tuple[Any, ...], ask: Callable[[Facts], Decision], *values: Any) -> Decision:
+    """Ask the facts that every run is checked for; then, of an exported program, those assumed besides."""
+    environment = capture.shape_env_of(*values)
+    if environment is None or None in question:
+        return UNDECIDED
+    checked, assumed = facts_of(environment)
+    expressions = question[1:]
+    if not any(is_assumed(environment, e) for e in expressions):
+        decision = _asked(checked, question, ask)
+        if decision.holds is not None or checked is assumed:
+            return decision
+    decision = _asked(assumed, question, ask)
+    if decision.holds is None:
+        return UNDECIDED
+    return Decision(decision.holds, ASSUMPTION, decision.remainder)
+
+
+def _asked(facts: Facts, question: tuple[Any, ...], ask: Callable[[Facts], Decision]) -> Decision:
+    known: Decision | None = facts.memo.get(question)
+    if known is None:
+        known = ask(facts)
+        if known.holds is not None and known.evidence in ("identity", "static"):
+            rules = [rule for e in question[1:] for rule in facts.used_rules(e)]
+            if rules:  # it is plain only after something that is known was put in
+                known = Decision(known.holds, rules[0].evidence, known.remainder)
+        facts.memo[question] = known
+    return known
+
+
+def _judged(guard: str, decision: Decision, condition: Callable[[], str], detail: str = "") -> Judgement:
+    """``condition`` gives the words, which take longer than most proofs: only where they are told."""
+    if decision.holds is None:
+        return Judgement(guard, Verdict.UNKNOWN, residual=condition())
+    residual = condition() if decision.evidence == ASSUMPTION else ""
+    if decision.holds:
+        return Judgement(guard, Verdict.PROVED, decision.evidence, residual=residual)
+    return Judgement(
+        guard, Verdict.REFUTED, decision.evidence, detail or f"never true: {condition()}", residual
+    )
 
 
 def _decided(guard: str, holds: bool, evidence: str, detail: str) -> Judgement:
@@ -76,61 +121,6 @@ def _decided(guard: str, holds: bool, evidence: str, detail: str) -> Judgement:
     return Judgement(guard, Verdict.REFUTED, evidence, detail)
 
 
-def _content(expression: sympy.Expr, divisor: int) -> int:
-    """gcd rule: 0 where every term of the expanded polynomial is a multiple of ``divisor``."""
-    return _term_gcd(sympy.expand(expression)) % divisor
-
-
-def _constant_remainder(expression: sympy.Expr, divisor: int) -> int | None:
-    """The remainder, where all but the constant term are multiples of ``divisor``."""
-    constant, rest = sympy.expand(expression).as_coeff_Add()
-    if rest == 0 or not constant.is_Integer or _term_gcd(rest) % divisor:
-        return None
-    return int(constant) % divisor
-
-
-@lru_cache(maxsize=4096)
-def _term_gcd(expanded: sympy.Expr) -> int:
-    coefficients = []
-    for term in sympy.Add.make_args(expanded):
-        coefficient, rest = term.as_coeff_Mul()
-        if not coefficient.is_Integer or not rest.is_integer:
-            return 1
-        coefficients.append(int(coefficient))
-    return math.gcd(*coefficients)
-
-
-def _from_facts(guard: str, symbolic: torch.SymInt, question: Any, condition: Any) -> Judgement:
-    """Ask torch's static knowledge, then try every value of a small range."""
-    if statically_known_true(question):
-        return Judgement(guard, Verdict.PROVED, "static")
-    if statically_known_true(torch.sym_not(question)):
-        return Judgement(guard, Verdict.REFUTED, "static", f"never true: {capture.condition_text(condition)}")
-    verdict = _enumerate(symbolic, condition)
-    if verdict is not None:
-        return Judgement(
-            guard,
-            verdict,
-            "range",
-            "" if verdict is Verdict.PROVED else f"never true: {capture.condition_text(condition)}",
-        )
-    return Judgement(guard, Verdict.UNKNOWN, residual=capture.condition_text(condition))
-
-
-def _enumerate(symbolic: torch.SymInt, condition: Any) -> Verdict | None:
-    environment = capture.shape_env_of(symbolic)
-    symbols = list(condition.free_symbols)
-    if environment is None or len(symbols) != 1:
-        return None
-    bounds = environment.var_to_range.get(symbols[0])
-    if bounds is None or not isinstance(bounds.lower, sympy.Integer):
-        return None
-    if not isinstance(bounds.upper, sympy.Integer):  # infinity has more than one type, none of them this
-        return None
-    low, high = int(bounds.lower), int(bounds.upper)
-    if high - low >= ENUMERABLE:
-        return None
-    outcomes = {bool(condition.subs(symbols[0], value)) for value in range(low, high + 1)}
-    if outcomes == {True}:
-        return Verdict.PROVED
-    return Verdict.REFUTED if outcomes == {False} else None
+def _operand(expression: Any) -> str:
+    text = capture.expression_text(expression)
+    return text if text.isidentifier() else f"({text})"

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import conv_flop_count
 
-from ..capture import condition_text, example_size, symbolic_expression
+from ..capture import expression_text, example_size, symbolic_expression
 
 aten = torch.ops.aten
 ShapeOf = Callable[[Any], list[Any]]
@@ -54,7 +54,7 @@ class Work:
     def expression(self, nodes: frozenset[fx.Node]) -> str:
         """Operations of these nodes as text, an expression where sizes are symbolic; "" where not counted."""
         total = sum(self._terms.get(node, 0) for node in nodes)
-        return condition_text(total) if total != 0 else ""
+        return expression_text(total) if total != 0 else ""
 
 
 def _product(left: int) -> Formula:
