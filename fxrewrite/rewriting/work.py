@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import conv_flop_count
 
-from ..capture import expression_text, example_size, symbolic_expression
+from ..capture import example_size, expression_text, symbolic_expression
 
 aten = torch.ops.aten
 ShapeOf = Callable[[Any], list[Any]]
