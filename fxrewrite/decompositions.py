@@ -66,8 +66,8 @@ def _attended(
     """Attention of [B, H, L, D]; written out where masked, since a wholly masked row is NaN here."""
     if dropped is None:
         return F.scaled_dot_product_attention(q, k, v)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(dropped, float("-inf"))
-    return scores.softmax(-1) @ v
+    scores = (q @ k.mT).mul(q.shape[-1] ** -0.5).masked_fill(dropped, float("-inf"))
+    return torch.matmul(scores.softmax(-1), v)
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -12,7 +12,7 @@ from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import APPLIED_TO, Match, View
 from fxrewrite.matching.elementwise import rounded
-from fxrewrite.matching.masks import MaskKind
+from fxrewrite.matching.masks import ALL, Visible
 from fxrewrite.matching.value import is_one
 
 # A score added to a number below this is that number, in float32.
@@ -63,15 +63,31 @@ class Mask:
 
 @dataclass
 class Scores:
-    """softmax(scale · factors · q·kᵀ, then each of ``masks`` in turn), the factors being tensors."""
+    """softmax(scale · factors · q·kᵀ, then each of ``masks`` in turn), the factors being tensors.
+
+    Where ``capped`` is a number, it is the scale of the tanh's argument, and ``scale`` that of the tanh.
+    """
 
     scale: float = 1.0
     factors: list[tuple[str, View]] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
     offset: float = 0.0
-    is_causal: bool = False
+    visible: Visible = ALL
+    capped: float | None = None
     frame: tuple[Any, ...] | None = None
     problem: str = ""
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The op's arguments that are numbers."""
+        capped = self.capped is not None
+        return {
+            "is_causal": self.visible.causal,
+            "window": self.visible.window,
+            "scale": self.scale if self.capped is None else self.capped * self.scale,
+            "softcap": self.scale if capped else 0.0,
+            "mask_fill": self.fill,
+        }
 
     @property
     def fill(self) -> float | None:
@@ -132,6 +148,8 @@ def scores_of(m: Match) -> Scores:
         dtype = applied_to.dtype if isinstance(applied_to, View) else m.value.dtype
         if step in ("scale", "over"):
             _apply_scale(found, m, step, bound["by"], frame, dtype if seen else m["q"].dtype)
+        elif step == "cap":
+            _apply_cap(found)
         elif step in ("bias", "less"):
             _apply_bias(found, bound["mask"], frame, dtype, sign=1 if step == "bias" else -1)
         elif step in ("fill", "keep", "drop"):
@@ -159,10 +177,18 @@ def _apply_scale(
         found.problem = f"the scale is a tensor of shape {list(by.shape)}, not one number a head"
     elif by.rank > 2 and not same_sizes(frame, m["q"].shape[:-2]):
         found.problem = "the scale is a tensor for scores of another shape than the query's"
+    elif found.capped is not None:
+        found.problem = "a tensor scales scores that are capped"
     elif found.masks or found.offset:
         found.problem = "a tensor scales scores that are already masked"
     elif dtype != m["q"].dtype:
         found.problem = f"a tensor scales scores of {dtype}, the query is {m['q'].dtype}"
+
+
+def _apply_cap(found: Scores) -> None:
+    if found.masks or found.offset or found.capped is not None:
+        found.problem = "scores are capped after they are masked or shifted"
+    found.capped, found.scale = found.scale, 1.0
 
 
 def _apply_bias(found: Scores, mask: Any, frame: tuple[Any, ...], dtype: torch.dtype, *, sign: int) -> None:
@@ -191,23 +217,25 @@ def _apply_fill(
 
 
 def _fold(m: Match, found: Scores) -> None:
-    """Take out masks that let everything through, and read a causal one that is alone as the flag."""
-    kinds = [_kind(m, mask) for mask in found.masks]
-    rest = [mask for mask, kind in zip(found.masks, kinds, strict=True) if kind is not MaskKind.ALL]
-    if len(rest) == 1 and MaskKind.CAUSAL in kinds:
-        found.is_causal, rest = True, []
-    found.masks = rest
+    """Take out masks that let everything through, and read one that is alone as flags of the op."""
+    seen = [_visible(m, mask) for mask in found.masks]
+    rest = [(mask, visible) for mask, visible in zip(found.masks, seen, strict=True) if visible != ALL]
+    if len(rest) == 1 and rest[0][1] is not None:
+        found.visible, rest = rest[0][1], []
+    found.masks = [mask for mask, _ in rest]
 
 
-def _kind(m: Match, mask: Mask) -> MaskKind | None:
+def _visible(m: Match, mask: Mask) -> Visible | None:
     if mask.factor <= 0 or (mask.fill is not None and mask.fill > lowest(mask.dtype) / 2):
         return None
-    return mask_kind(m, mask.view, mask.dtype, inverted=mask.inverted)
+    return visible_in(m, mask.view, mask.dtype, inverted=mask.inverted)
 
 
 def _check(m: Match, found: Scores) -> None:
     """Find what of the masks the op cannot do."""
     frame = found.frame
+    if found.capped is not None and not found.scale > 0:
+        found.problem = f"scores are capped at {found.scale}"
     if frame is None:
         return
     grouped = m.attrs["enable_gqa"]
@@ -228,11 +256,11 @@ def _check(m: Match, found: Scores) -> None:
         found.problem = "the bias is complex"
 
 
-def mask_kind(m: Match, mask: View, scores: torch.dtype, *, inverted: bool = False) -> MaskKind | None:
-    """What the mask lets through, where no input decides it and that is everything or causal."""
+def visible_in(m: Match, mask: View, scores: torch.dtype, *, inverted: bool = False) -> Visible | None:
+    """What the mask lets through, where no input decides it and the op has flags for it."""
     # half the lowest number swamps every score
     dropped = lowest(scores) / 2
-    return m.masks.kind(mask, m["q"].shape[-2], m["k"].shape[-2], dropped, inverted=inverted)
+    return m.masks.visible(mask, m["q"].shape[-2], m["k"].shape[-2], dropped, inverted=inverted)
 
 
 def lowest(dtype: torch.dtype) -> float:

@@ -12,10 +12,9 @@ from fxrewrite.guards import Guard, holds, same_dtype, same_shape
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
-from fxrewrite.matching.masks import MaskKind
 from fxrewrite.matching.value import is_one
 
-from .scores import batch_and_heads, mask_kind, merged, scores_of
+from .scores import batch_and_heads, merged, scores_of, visible_in
 
 
 class FusedAttention(Rule):
@@ -30,10 +29,12 @@ class FusedAttention(Rule):
         grouped = m.attrs["enable_gqa"] or _shares_a_head(m)
         if not grouped and (repeated := m.ungrouped("k", "v")) is not m:
             m, grouped = repeated, True
-        kind = mask_kind(m, m["mask"], m.value.dtype) if m.has("mask") else None
-        bindings = m.bindings if kind is None else {**m.bindings, "mask": None}
-        is_causal = m.attrs["is_causal"] or kind is MaskKind.CAUSAL
-        return replace(m, bindings=bindings, attrs={**m.attrs, "enable_gqa": grouped, "is_causal": is_causal})
+        attrs = {**m.attrs, "enable_gqa": grouped, "window": 0}
+        visible = visible_in(m, m["mask"], m.value.dtype) if m.has("mask") else None
+        if visible is None:
+            return replace(m, attrs=attrs)
+        attrs |= {"is_causal": visible.causal, "window": visible.window}
+        return replace(m, bindings={**m.bindings, "mask": None}, attrs=attrs)
 
     def guards(self, m: Match) -> Iterator[Guard]:
         q, k, v = m["q"], m["k"], m["v"]
@@ -59,6 +60,7 @@ class FusedAttention(Rule):
             scale=m.attrs["scale"],
             enable_gqa=m.attrs["enable_gqa"],
             token_major=_is_token_major(m.value.val),
+            window=m.attrs["window"],
         )
         return op.as_root(op.reshaped(out, m.value.shape), m.value)
 
@@ -69,11 +71,12 @@ class WrittenAttention(Rule):
     kind = "sdpa"
     anchor = "softmax"
 
-    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern) -> Pattern:
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, sinks: Pattern) -> Pattern:
         scores = op.repeat(
             q @ k.mT,
             scale=lambda s, by: s * by,
             over=lambda s, by: s / by,
+            cap=lambda s: op.tanh(s),
             bias=lambda s, mask: s + mask,
             less=lambda s, mask: s - mask,
             fill=lambda s, mask, value: op.masked_fill(s, mask, value),
@@ -81,7 +84,9 @@ class WrittenAttention(Rule):
             drop=lambda s, mask, value: op.where(mask, value, s),
             regroup=lambda s: op.regroup(s),
         )
-        weights = op.repeat(op.softmax(scores, dim=-1), regroup=lambda w: op.regroup(w))
+        # GPT-OSS: a score a head that takes part in the softmax and is cut off again
+        sunk = op.slice(op.softmax(op.cat(scores, sinks, dim=-1), dim=-1), -1, 0, -1)
+        weights = op.repeat(op.any_of(op.softmax(scores, dim=-1), sunk), regroup=lambda w: op.regroup(w))
         attended = weights @ v
         return op.any_of(attended, attended.mT, attended.transpose(-3, -2))
 
@@ -114,6 +119,9 @@ class WrittenAttention(Rule):
         yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
         scores = scores_of(m)
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
+        if m.has("sinks"):
+            alike = q.rank == 4 and _sink_of_each_head(m["sinks"]) is not None
+            yield holds(alike, "one sink for each head", f"sinks of shape {list(m['sinks'].shape)}")
 
     def replace(self, op: Any, m: Match) -> Any:
         scores = scores_of(m)
@@ -127,14 +135,22 @@ class WrittenAttention(Rule):
             k,
             v,
             scores.mask(op),
-            is_causal=scores.is_causal,
-            scale=scores.scale,
             enable_gqa=grouped,
-            mask_fill=scores.fill,
             safe_softmax=False,
             token_major=_is_token_major(m.value.val),
+            sinks=_sink_of_each_head(m["sinks"]) if m.has("sinks") else None,
+            **scores.flags,
         )
         return op.as_root(op.reshaped(out, m.value.shape), m.value)
+
+
+def _sink_of_each_head(sinks: View) -> View | None:
+    """[H], where the sinks [B, H, L, 1] are one number a head, expanded."""
+    node: Any = sinks.node
+    if node.target is torch.ops.aten.expand.default:
+        sinks = View(node.args[0], sinks.dims)
+    others = [size for dim, size in enumerate(sinks.shape) if dim != 1]
+    return sinks.pick([1]) if sinks.rank == 4 and all(map(is_one, others)) else None
 
 
 def _shares_a_head(m: Match) -> bool:

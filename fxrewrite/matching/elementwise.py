@@ -76,6 +76,11 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("relu", (View(node.args[0], dims),))] if low == 0 and high is None else []
 
 
+@reads("tanh", aten.tanh.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    return [Term("tanh", (View(node.args[0], dims),))]
+
+
 @reads("exp", aten.exp.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("exp", (View(node.args[0], dims),))]

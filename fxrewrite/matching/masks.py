@@ -1,8 +1,8 @@
-"""What a mask that no input decides lets through: everything, or what a causal one does."""
+"""What a mask that no input decides lets through: everything, up to the diagonal, a window."""
 
 from __future__ import annotations
 
-import enum
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -20,11 +20,17 @@ Bounds = dict[sympy.Symbol, tuple[Any, Any]]
 LARGEST_OFFSET = 2.0**14
 
 
-class MaskKind(enum.Enum):
-    """What a mask lets a row of scores see."""
+@dataclass(frozen=True)
+class Visible:
+    """What a row of scores sees: with ``causal`` columns up to its own number, of which there are
+    ``window`` on either side (0: any number).
+    """
 
-    ALL = "everything"
-    CAUSAL = "columns up to its own number"
+    causal: bool = False
+    window: int = 0
+
+
+ALL, CAUSAL = Visible(), Visible(causal=True)
 
 
 class Masks:
@@ -34,9 +40,9 @@ class Masks:
         self._constants = Constants(aliasing)
         self._formulas = Formulas(aliasing)
 
-    def kind(
+    def visible(
         self, mask: View, rows: Any, columns: Any, dropped: float, *, inverted: bool = False
-    ) -> MaskKind | None:
+    ) -> Visible | None:
         """What ``mask``, broadcast to [..., rows, columns], lets through; None where that is another set.
 
         A boolean mask lets through what is True (``inverted``: False); one that is added, where it
@@ -54,23 +60,34 @@ class Masks:
 # ------------------------------------------------------------------------------------------- by value
 
 
-def _by_value(mask: torch.Tensor, rows: Any, columns: Any, dropped: float) -> MaskKind | None:
+def _by_value(mask: torch.Tensor, rows: Any, columns: Any, dropped: float) -> Visible | None:
     if mask.dtype == torch.bool:
         seen = mask
     elif (
         mask.numel() and bool((mask == mask.flatten()[0]).all()) and bool(mask.abs().max() <= LARGEST_OFFSET)
     ):
-        return MaskKind.ALL
+        return ALL
     else:
         seen = mask == 0
         if not bool((seen | (mask <= dropped)).all()):
             return None
     if bool(seen.all()):
-        return MaskKind.ALL
+        return ALL
     if not isinstance(rows, int) or not isinstance(columns, int):
         return None
-    causal = torch.ones(rows, columns, dtype=torch.bool).tril()
-    return MaskKind.CAUSAL if bool((seen == causal).all()) else None
+    candidates = [CAUSAL]
+    if rows <= columns:  # else a row far below the last column would see nothing
+        widest, first = int(seen.sum(-1).max()), int(seen.reshape(-1, seen.shape[-1])[0].sum())
+        candidates += [Visible(causal=True, window=widest), Visible(window=first)]
+    return next((c for c in candidates if bool((seen == _band(c, rows, columns)).all())), None)
+
+
+def _band(visible: Visible, rows: int, columns: int) -> torch.Tensor:
+    """[rows, columns], True where a row sees a column."""
+    everything = torch.ones(rows, columns, dtype=torch.bool)
+    below = everything.tril() if visible.causal else everything
+    width = visible.window
+    return below.triu(1 - width).tril(width - 1) if width else below
 
 
 # ----------------------------------------------------------------------------------------- by formula
@@ -78,7 +95,7 @@ def _by_value(mask: torch.Tensor, rows: Any, columns: Any, dropped: float) -> Ma
 
 def _by_formula(
     formulas: Formulas, mask: View, rows: Any, columns: Any, dropped: float, inverted: bool
-) -> MaskKind | None:
+) -> Visible | None:
     bounds: Bounds = {}
 
     def position(name: str, size: Any) -> Any:
@@ -96,7 +113,7 @@ def _by_formula(
     if seen is None:
         return None
     _add_sizes(bounds, mask, rows, columns)
-    return _classified(sympy.Not(seen) if inverted else seen, row, column, bounds)
+    return _classified(sympy.Not(seen) if inverted else seen, row, column, (rows, columns), bounds)
 
 
 def _seen(formula: Any, dtype: torch.dtype, dropped: float) -> Any:
@@ -126,14 +143,31 @@ def _add_sizes(bounds: Bounds, mask: View, rows: Any, columns: Any) -> None:
                     bounds[symbol] = (known.lower, known.upper)
 
 
-def _classified(seen: Any, row: Any, column: Any, bounds: Bounds) -> MaskKind | None:
+def _classified(seen: Any, row: Any, column: Any, sizes: tuple[Any, Any], bounds: Bounds) -> Visible | None:
     rest = [c for c in sympy.And.make_args(seen) if not _always(c, bounds)]
-    if not rest:
-        return MaskKind.ALL
-    excess = _excess(rest[0]) if len(rest) == 1 else None
-    if excess is not None and sympy.expand(excess - (column - row)) == 0:
-        return MaskKind.CAUSAL
-    return None
+    # a condition is `column - row < ahead` or `row - column < behind`
+    ahead: list[Any] = []
+    behind: list[Any] = []
+    for condition in rest:
+        excess = _excess(condition)
+        distance = None if excess is None else sympy.expand(excess - (column - row))
+        opposite = None if excess is None else sympy.expand(excess - (row - column))
+        if distance is not None and distance.is_Integer:
+            ahead.append(1 - int(distance))
+        elif opposite is not None and opposite.is_Integer:
+            behind.append(1 - int(opposite))
+        else:
+            return None
+    if len(ahead) > 1 or len(behind) > 1:
+        return None
+    if not behind:
+        return {(): ALL, (1,): CAUSAL}.get(tuple(ahead))
+    # a row far below the last column would see nothing
+    rows, columns = map(symbolic_expression, sizes)
+    surplus = _largest(sympy.sympify(rows - columns), bounds)
+    if surplus is None or surplus > 0 or behind[0] < 1:
+        return None
+    return Visible(ahead == [1], behind[0]) if ahead in ([1], behind) else None
 
 
 def _always(condition: Any, bounds: Bounds) -> bool:

@@ -163,6 +163,12 @@ class Vocabulary:
         """One half of ``x`` along the last dim; ``which`` binds 0 for the first, 1 for the second."""
         return Call("half", (x, which))
 
+    def tanh(self, x: Pattern) -> Pattern:
+        return Call("tanh", (x,))
+
+    def cat(self, a: Pattern, b: Pattern, dim: int) -> Pattern:
+        return Call("cat", (a, b), {"dim": dim})
+
     def cast(self, x: Pattern) -> Pattern:
         """A cast that must be there (from FP8, say); casts between floats are looked through anyway."""
         return Call("cast", (x,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, cast
+from typing import Any
 
 from torch import fx
 
@@ -13,8 +13,15 @@ from .value import View, is_tensor
 
 @reads("softmax", aten.softmax.int, aten._softmax.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    dim = dim_in_view(node, dims, node.args[1])
-    return [] if dim is None else [Term("softmax", (View(node.args[0], dims),), {"dim": dim})]
+    dim, x = dim_in_view(node, dims, node.args[1]), node.args[0]
+    if dim is None:
+        return []
+    terms = [Term("softmax", (View(x, dims),), {"dim": dim})]
+    shifted = _less_its_maximum(x, node.args[1] % rank_of(node))
+    if shifted is not None:  # which the softmax does not see; as a bias the maximum would be used twice
+        source, folded = shifted
+        terms.insert(0, Term("softmax", (View(source, dims),), {"dim": dim}, folded=folded))
+    return terms
 
 
 @reads("sum", aten.sum.dim_IntList)
@@ -46,21 +53,26 @@ def written_softmax(node: CallNode, dims: Dims) -> list[Term]:
     if not is_tensor(exp) or not is_tensor(total) or exp.target is not aten.exp.default:
         return []
     over = _reduced_dim(total, aten.sum.dim_IntList)
-    shifted: CallNode = exp.args[0]
-    if total.args[0] is not exp or over is None or shifted.target is not aten.sub.Tensor:
+    dim = dim_in_view(node, dims, over) if over is not None else None
+    shifted = _less_its_maximum(exp.args[0], over) if total.args[0] is exp else None
+    if dim is None or shifted is None:
         return []
-    x: Any = shifted.args[0]
-    most: Any = shifted.args[1]
-    folded = [exp, total, shifted, most]
-    if is_tensor(most) and most.target is operator.getitem and most.args[1] == 0:
+    x, folded = shifted
+    return [Term("softmax", (View(x, dims),), {"dim": dim}, folded=(exp, total, *folded))]
+
+
+def _less_its_maximum(node: CallNode, over: int | None) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
+    """(x, the nodes between), where ``node`` is x - max(x) along the dim ``over``, the maximum kept."""
+    if node.target is not aten.sub.Tensor or not all(map(is_tensor, node.args[:2])):
+        return None
+    x, most = node.args[:2]
+    folded = [node, most]
+    if most.target is operator.getitem and most.args[1] == 0:
         most = most.args[0]  # values and indices
         folded.append(most)
-    if not isinstance(most, fx.Node) or _reduced_dim(most, aten.amax.default, aten.max.dim) != over:
-        return []
-    dim = dim_in_view(node, dims, over)
-    if dim is None or most.args[0] is not x or not is_tensor(x) or argument(shifted, 2, "alpha", 1) != 1:
-        return []
-    return [Term("softmax", (View(cast(fx.Node, x), dims),), {"dim": dim}, folded=tuple(folded))]
+    if _reduced_dim(most, aten.amax.default, aten.max.dim) != over or argument(node, 2, "alpha", 1) != 1:
+        return None
+    return (x, tuple(folded)) if most.args[0] is x else None
 
 
 def _reduced_dim(node: CallNode, *targets: Any) -> int | None:

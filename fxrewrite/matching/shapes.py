@@ -28,6 +28,14 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("pad", (View(node.args[0], dims),), {"pads": found, "value": float(value or 0.0)})]
 
 
+@reads("cat", aten.cat.default, aten.concat.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    parts, dim = node.args[0], dim_in_view(node, dims, argument(node, 1, "dim", 0))
+    if dim is None or len(parts) != 2:
+        return []
+    return [Term("cat", tuple(View(part, dims) for part in parts), {"dim": dim})]
+
+
 @reads("slice", aten.slice.Tensor)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     along = argument(node, 1, "dim", 0)

@@ -54,9 +54,20 @@ def _slice(x: torch.Tensor, dim: int, start: int, end: int | None) -> torch.Tens
     return torch.ops.aten.slice.Tensor(x, dim, start, 2**62 if end is None else end)
 
 
+def _projection(
+    x: torch.Tensor, w: torch.Tensor, bias: Any, kept: Any, summed: Any, order: Any, own: int
+) -> Any:
+    rows = x.permute(*kept, *summed).flatten(len(kept))
+    out = F.linear(rows, w.flatten(own).flatten(0, own - 1), bias)
+    return out.unflatten(-1, w.shape[:own]).permute(order)
+
+
 _MEANING: dict[str, Any] = {
     "matmul": torch.matmul,
     "linear": F.linear,
+    "projection": _projection,
+    "tanh": torch.tanh,
+    "cat": lambda a, b, dim: torch.cat([a, b], dim),
     "sdpa": lambda q, k, v, mask, dropout, **flags: F.scaled_dot_product_attention(q, k, v, mask, **flags),
     "softmax": lambda x, dim: x.softmax(dim),
     "add": lambda a, b: _number(a) + b,

@@ -109,6 +109,10 @@ WRITTEN = {
         by_hand(q @ k.mT, lambda s: s.max(dim=-1, keepdim=True)[0]) @ v
     ),
     "einsum, scores only": lambda q, k, v: torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1) @ v,
+    "capped": lambda q, k, v: (5 * torch.tanh(q @ k.mT / 5)).softmax(-1) @ v,
+    "capped after a scale": lambda q, k, v: ((q @ k.mT * 0.3 / 2).tanh() * 2).softmax(-1) @ v,
+    "squashed": lambda q, k, v: (q @ k.mT).tanh().softmax(-1) @ v,
+    "less the maximum": lambda q, k, v: (lambda s: (s - s.amax(-1, keepdim=True)).softmax(-1) @ v)(q @ k.mT),
     # masks
     "weights in float32": lambda q, k, v: F.softmax(q @ k.mT, -1, dtype=torch.float32).to(q.dtype) @ v,
     "weights in float32, by casts": lambda q, k, v: (q @ k.mT).float().softmax(-1).type_as(q) @ v,
@@ -173,6 +177,26 @@ MASKED = {
     "filled twice": (
         lambda q, k, v, m: (q @ k.mT).masked_fill(~m, -INF).masked_fill(~m.roll(1, 1), -INF).softmax(-1) @ v,
         KEEP | KEEP.roll(1, 1),
+    ),
+    "capped, then masked": (
+        lambda q, k, v, m: ((q @ k.mT / 5).tanh() * 5 + m).softmax(-1) @ v,
+        HEADWISE,
+    ),
+    "capped, masked, scaled": (
+        lambda q, k, v, m: (((q @ k.mT / 5).tanh() + m) * 3).softmax(-1) @ v,
+        HEADWISE,
+    ),
+    "a sink for each head": (
+        lambda q, k, v, m: (
+            torch.cat([q @ k.mT, m.view(1, -1, 1, 1).expand(2, -1, 6, -1)], -1).softmax(-1)[..., :-1] @ v
+        ),
+        t(4, seed=7),
+    ),
+    "a sink for each head, less the maximum": (
+        lambda q, k, v, m: (lambda s: (s - s.max(dim=-1, keepdim=True).values).softmax(-1)[..., :-1] @ v)(
+            torch.cat([q @ k.mT * 0.3, m.reshape(1, -1, 1, 1).expand(2, -1, 6, -1)], dim=-1)
+        ),
+        t(4, seed=7),
     ),
     "where, finfo": (
         lambda q, k, v, m: torch.where(m, q @ k.mT, torch.finfo(q.dtype).min).softmax(-1) @ v,
@@ -293,6 +317,31 @@ def test_shapes(function, inputs, dynamic, request):
     assert_right(found, function, *inputs)
 
 
+WINDOWS = {
+    "the last three": lambda i, j: (j <= i) & (j > i - 3),
+    "three on either side": lambda i, j: (i - j < 3) & (j - i < 3),
+}
+
+
+@pytest.mark.parametrize("form", WINDOWS.values(), ids=list(WINDOWS))
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
+def test_windows(form, dynamic):
+    def masked(q):
+        return form(torch.arange(q.shape[-2])[:, None], torch.arange(q.shape[-2]))
+
+    def fused(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, masked(q))
+
+    def written(q, k, v):
+        return torch.where(masked(q), q @ k.mT, -INF).softmax(-1) @ v
+
+    inputs = qkv(queries=9, keys=9)
+    for function in (fused, written):
+        found = rewritten(function, *inputs, dynamic=dynamic)
+        assert "window=3" in found.after
+        assert_right(found, function, *inputs)
+
+
 FUSED = {
     "plain": (F.scaled_dot_product_attention, (Q, K, V)),
     "bfloat16": (F.scaled_dot_product_attention, qkv(torch.bfloat16)),
@@ -403,7 +452,32 @@ TWINS = {
         "also used by",
     ),
     "active dropout": (lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.5, True) @ v, S, "dropout"),
-    "capped scores": (lambda q, k, v: (50 * torch.tanh(q @ k.mT / 50)).softmax(-1) @ v, S, "tanh"),
+    "capped after a mask": (
+        lambda q, k, v, m: (5 * torch.tanh((q @ k.mT + q[..., :7]) / 5)).softmax(-1) @ v,
+        G,
+        "capped after they are masked",
+    ),
+    "capped at a negative number": (
+        lambda q, k, v: (-5 * torch.tanh(q @ k.mT / 5)).softmax(-1) @ v,
+        G,
+        "scores are capped at -5.0",
+    ),
+    "clamped": (lambda q, k, v: (q @ k.mT).clamp(-5, 5).softmax(-1) @ v, S, "found clamp"),
+    "a sink for each row": (
+        lambda q, k, v: torch.cat([q @ k.mT, q[..., :1]], -1).softmax(-1)[..., :-1] @ v,
+        G,
+        "sinks of shape [2, 4, 6, 1]",
+    ),
+    "a sink kept": (
+        lambda q, k, v: torch.cat([q @ k.mT, q[..., :1]], -1).softmax(-1)[..., 1:] @ v,
+        S,
+        "found",
+    ),
+    "less another maximum": (
+        lambda q, k, v: (lambda s: (s - s.amax(-2, keepdim=True)).softmax(-1) @ v)(q @ k.mT),
+        E,
+        "also used by",
+    ),
     "bias of a masked score": (
         lambda q, k, v, m: ((q @ k.mT).masked_fill(~m, -9.0) + q[..., :7]).softmax(-1) @ v,
         G,
