@@ -77,15 +77,25 @@ def _shared_matrix(node: CallNode) -> View | None:
 
 @reads("matmul projection", aten.einsum.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    equation, operands = node.args[0], node.args[1]
-    sides = equation.replace(" ", "").split("->")
-    if len(operands) != 2 or len(sides) != 2 or "." in equation:
+    equation, operands = node.args[0].replace(" ", ""), node.args[1]
+    if len(operands) != 2 or "->" not in equation:
         return []
-    (a, b), (left, right) = operands, sides[0].split(",")
-    terms = _contraction(node, dims, (a, left), (b, right), sides[1])
+    a, b = operands
+    inputs, out = equation.split("->")
+    left, right = inputs.split(",")
+    left, left_rest = _spelled_out(left, rank_of(a))
+    right, right_rest = _spelled_out(right, rank_of(b))
+    out = out.replace("...", max(left_rest, right_rest, key=len))
+    terms = _contraction(node, dims, (a, left), (b, right), out)
     if shown_plainly(node, dims):
-        terms += _projections((plain(a), left), (plain(b), right), sides[1])
+        terms += _projections((plain(a), left), (plain(b), right), out)
     return terms
+
+
+def _spelled_out(letters: str, rank: int) -> tuple[str, str]:
+    """The letters of an operand with its ellipsis, aligned right, spelled out in digits; and these."""
+    rest = string.digits[10 - (rank - len(letters) + 3) :] if "..." in letters else ""
+    return letters.replace("...", rest), rest
 
 
 @reads("add linear", aten.addmm.default, aten.baddbmm.default)

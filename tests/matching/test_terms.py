@@ -45,7 +45,7 @@ CASES = {
         lambda q, k: torch.einsum("bihd, bjhd -> bhij", q, k), (r(2, 4, 3, 5), r(2, 6, 3, 5)), "matmul"
     ),
     "einsum, output turned": (
-        lambda q, k: torch.einsum("id,jd->ji", q, k), (r(4, 5), r(6, 5)), "matmul"
+        lambda q, k: torch.einsum("id,jd->ji", q, k), (r(4, 5), r(6, 5)), "matmul projection"
     ),
     "einsum, context": (
         lambda p, v: torch.einsum("bhij,bjhd->bihd", p, v), (r(2, 3, 4, 6), r(2, 6, 3, 5)), ""
@@ -60,7 +60,30 @@ CASES = {
     "einsum, three operands": (
         lambda a, b: torch.einsum("ij,jk,kl->il", a, b, b.mT), (r(3, 4), r(4, 5)), ""
     ),
-    "einsum, ellipsis": (lambda a, b: torch.einsum("...ij,...jk->...ik", a, b), (r(2, 3, 4), r(2, 4, 5)), ""),
+    "einsum, ellipsis": (
+        lambda a, b: torch.einsum("...ij,...jk->...ik", a, b), (r(2, 3, 4), r(2, 4, 5)), "matmul"
+    ),
+    "einsum, ellipses of several ranks": (
+        lambda a, b: torch.einsum("...ij,...jk->...ik", a, b), (r(7, 2, 3, 4), r(2, 4, 5)), "matmul"
+    ),
+    "einsum, ellipsis of nothing": (
+        lambda a, b: torch.einsum("...ij,jk->...ik", a, b), (r(3, 4), r(4, 5)), "matmul projection"
+    ),
+    "einsum, a layer": (
+        lambda x, w: torch.einsum("...d,nd->...n", x, w), (r(2, 3, 4), r(5, 4)), "matmul projection"
+    ),
+    "einsum, to heads": (
+        lambda x, w: torch.einsum("btd,dhk->bhtk", x, w), (r(2, 3, 4), r(4, 5, 6)), "matmul projection"
+    ),
+    "tensordot": (lambda x, w: torch.tensordot(x, w, 2), (r(2, 3, 4), r(3, 4, 5)), "projection"),
+    "conv2d": (F.conv2d, (r(2, 4, 3, 5), r(6, 4, 1, 1), r(6)), "projection"),
+    "conv2d, kernel of 3": (F.conv2d, (r(2, 4, 3, 5), r(6, 4, 3, 3)), ""),
+    "tanh": (torch.tanh, (r(2, 3),), "tanh"),
+    "cat": (lambda a, b: torch.cat([a, b], -1), (r(2, 3), r(2, 1)), "cat"),
+    "cat of three": (lambda a, b: torch.cat([a, b, a], -1), (r(2, 3), r(2, 1)), ""),
+    "softmax less the maximum": (
+        lambda x: (x - x.amax(-1, keepdim=True)).softmax(-1), (r(2, 3),), "softmax"
+    ),
     "addmm": (torch.addmm, (r(6), r(4, 5), r(5, 6)), "add linear"),
     "addmm, alpha and beta": (
         lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=2), (r(6), r(4, 5), r(5, 6)), "add"

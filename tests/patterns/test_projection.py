@@ -45,6 +45,7 @@ SPELLINGS = {
         einsum("bhtk,hkd->btd"),
         (t(4, 9, 3, 8).transpose(1, 2), t(3, 8, 40)),
     ),
+    "einsum, ellipsis": (einsum("...d,nd->...n"), (X, W)),
     "einsum, output turned": (einsum("btd,nd->bnt"), (X, W)),
     "tensordot": (lambda x, w: torch.tensordot(x, w, dims=([2], [1])), (X, W)),
     "tensordot, by number": (lambda x, w: torch.tensordot(x, w, dims=1), (X, W.t().contiguous())),
