@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
@@ -38,11 +38,11 @@ def quiet_logs() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(text: str) -> Iterator[None]:
-    """Show that work goes on, on a terminal only."""
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show that work goes on, on a terminal only. Gives a function that changes what is said."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield
+        yield lambda _: None
         return
-    with console.status(text):
-        yield
+    with console.status(text) as status:
+        yield lambda part: status.update(f"{text}: {part}")

@@ -1,4 +1,4 @@
-"""The command line: ``fxrewrite sites|rules|doctor``, a file a command."""
+"""The command line: ``fxrewrite sites|verify|bench|rules|doctor``, a file a command."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import importlib.metadata
 
 import click
 
+from .bench import bench
 from .doctor import doctor
 from .errors import OneLineErrors
 from .rules import rules
 from .sites import sites
+from .verify import verify
 
 __all__ = ["main"]
 
@@ -35,5 +37,5 @@ def main() -> None:
     """Find what fxrewrite would rewrite in a PyTorch model, and why it would leave the rest."""
 
 
-for _command in (sites, rules, doctor):
+for _command in (sites, verify, bench, rules, doctor):
     main.add_command(_command)

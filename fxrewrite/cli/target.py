@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -15,6 +15,7 @@ from ..report.join import joined
 from ..streams import progress, quiet_logs, stdout_to_stderr
 from ..target import DEBUG, Target, describe, load
 from ..target.inputs import FORM, parse_inputs
+from ..target.materialise import materialise
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -48,20 +49,37 @@ def takes_target(command: Command) -> Command:
     return command
 
 
-def load_targets(text: str, inputs: Sequence[str], dtype: str | None) -> list[Target]:
+def load_targets(text: str, inputs: Sequence[str], dtype: str | None, device: str = "meta") -> list[Target]:
     """The models that TARGET names. What loading them prints goes to stderr."""
     with stdout_to_stderr(), progress(f"Loading {escape(text)}"):
         require_torch()
-        return load(text, parse_inputs(inputs), dtype)
+        return load(text, parse_inputs(inputs), dtype, device)
 
 
 def one_target(text: str, inputs: Sequence[str], dtype: str | None) -> Target:
-    """The model that TARGET names; raises `TargetError` where it names several."""
-    targets = load_targets(text, inputs, dtype)
+    """The model that TARGET names, with values to run on; raises `TargetError` where it names several."""
+    targets = load_targets(text, inputs, dtype, device="cpu")
     if len(targets) != 1:
         names = ", ".join(target.name for target in targets)
         raise TargetError(f"{text} has several models ({names}): name the folder of one of them")
-    return targets[0]
+    with stdout_to_stderr(), progress("Filling in random numbers"):
+        return materialise(targets[0])
+
+
+@contextlib.contextmanager
+def running(text: str, what: str, debug: bool) -> Iterator[Callable[[str], None]]:
+    """Work on a TARGET's model inside: ``what`` is shown, and a failure is told in one line.
+
+    Gives a function that says how far the work is.
+    """
+    logs = contextlib.nullcontext() if debug else quiet_logs()
+    try:
+        with stdout_to_stderr(), logs, progress(what) as tell:
+            yield tell
+    except FxrewriteError as error:
+        raise FxrewriteError(f"{text}: {error}") from error
+    except Exception as error:
+        raise FxrewriteError(f"{text} cannot be run: {describe(error)}; {DEBUG}") from error
 
 
 def analyse(targets: Sequence[Target], text: str, debug: bool) -> Report:

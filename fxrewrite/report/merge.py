@@ -46,7 +46,7 @@ def merge(sites: Iterable[Site]) -> list[Group]:
     """Group equal sites, in the order in which each group's first site comes."""
     groups: dict[object, list[Site]] = {}
     for site in sites:
-        groups.setdefault(_key(site), []).append(site)
+        groups.setdefault(key(site), []).append(site)
     return [Group(tuple(group), _module(group), _reason(group)) for group in groups.values()]
 
 
@@ -55,7 +55,8 @@ def residuals(site: Site) -> list[str]:
     return [j.residual or j.guard for j in site.judgements if j.verdict is Verdict.UNKNOWN]
 
 
-def _key(site: Site) -> object:
+def key(site: Site) -> object:
+    """What equal sites have in common: all but their layer numbers."""
     return (
         site.kind,
         site.status,

@@ -41,7 +41,7 @@ def rewrite_graph(
     """
     started = time.perf_counter()
     simplify(gm)
-    pass_ = _Pass(gm, rules, options, grad_enabled)
+    pass_ = Pass(gm, rules, options, grad_enabled)
     with pass_.no_new_guards():
         sites = pass_.run()
     for index, site in enumerate(sites):
@@ -55,7 +55,7 @@ def rewrite_graph(
     )
 
 
-class _Pass:
+class Pass:
     """One run over one graph."""
 
     def __init__(

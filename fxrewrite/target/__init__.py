@@ -22,11 +22,14 @@ __all__ = ["DEBUG", "Target", "describe", "load", "shorten"]
 CONFIG, INDEX = "config.json", "model_index.json"
 
 
-def load(text: str, inputs: Mapping[str, Any] | None = None, dtype: str | None = None) -> list[Target]:
+def load(
+    text: str, inputs: Mapping[str, Any] | None = None, dtype: str | None = None, device: str = "meta"
+) -> list[Target]:
     """The models that the TARGET ``text`` names: one, or those of a pipeline.
 
     ``inputs`` are example inputs by name, in place of those that would be chosen; ``dtype`` the one
-    of a model built from a configuration (default: what that says, else bfloat16). Raises
+    of a model built from a configuration (default: what that says, else bfloat16), ``device`` where it
+    is built. Raises
     `TargetError` where ``text`` leads to no model.
     """
     inputs = dict(inputs or {})
@@ -53,7 +56,7 @@ def load(text: str, inputs: Mapping[str, Any] | None = None, dtype: str | None =
     if text.endswith(".json"):
         from .config import load_config
 
-        return [load_config(text, inputs, dtype)]
+        return [load_config(text, inputs, dtype, device=device)]
     return [load_callable(text, inputs)]
 
 

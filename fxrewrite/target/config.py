@@ -24,10 +24,16 @@ INPUT_HINT = "give them with --input NAME=DTYPE[SIZE,...], once for each"
 
 
 def load_config(
-    path: str, inputs: Mapping[str, Any], dtype: str | None = None, library: str = "", kind: str = ""
+    path: str,
+    inputs: Mapping[str, Any],
+    dtype: str | None = None,
+    library: str = "",
+    kind: str = "",
+    device: str = "meta",
 ) -> Target:
-    """The model that the configuration file ``path`` describes, on the meta device, with inputs.
+    """The model that the configuration file ``path`` describes, with inputs on the meta device.
 
+    It is built on ``device``; on a real one its weights are those of a new model, random.
     ``library`` and ``kind`` name its class where the file does not. Raises `TargetError` where the
     file, its class, or inputs for it cannot be had.
     """
@@ -37,14 +43,20 @@ def load_config(
     library, kind = _class_of(config, path, library, kind)
     chosen = dtype_named(dtype or _dtype_in(config) or DEFAULT_DTYPE, f"{path}: dtype")
     module = _import(library, path)
-    try:
-        with torch.device("meta"), quiet_logs():
-            model = _BUILDERS[library](module, kind, config).to(chosen).eval()
-    except Exception as error:
-        raise TargetError(f"{path}: {library}.{kind} cannot be built: {describe(error)}; {DEBUG}") from error
+
+    def build(device: str) -> Any:
+        try:
+            with torch.device(device), quiet_logs():
+                return _BUILDERS[library](module, kind, config).to(chosen).eval()
+        except Exception as error:
+            raise TargetError(
+                f"{path}: {library}.{kind} cannot be built: {describe(error)}; {DEBUG}"
+            ) from error
+
+    model = build("meta")
     given = _inputs(model, library, chosen, inputs, path)
     notes = [
-        f"{kind} on the meta device in {str(chosen).removeprefix('torch.')}, called with "
+        f"{kind} on the {device} device in {str(chosen).removeprefix('torch.')}, called with "
         + ", ".join(f"{name}={_short(value)}" for name, value in given.items())
     ]
     if config.get("quantization_config"):
@@ -52,7 +64,7 @@ def load_config(
         notes.append(
             f"the configuration's quantization ({method}) is not applied: its layers are scanned plain"
         )
-    return Target(model, (), given, notes=tuple(notes))
+    return Target(model if device == "meta" else build(device), (), given, notes=tuple(notes))
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -61,6 +61,9 @@ MODELS = """
     def exported():
         return torch.export.export(Tiny(), (x,))
 
+    def exported_linear():
+        return torch.export.export(nn.Linear(4, 4).eval(), (torch.randn(2, 4),))
+
     def hooked():
         tiny = Tiny()
         tiny.register_forward_pre_hook(lambda module, args: (x,))

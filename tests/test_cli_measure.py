@@ -1,0 +1,107 @@
+"""``fxrewrite verify`` and ``fxrewrite bench``."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from fxrewrite.cli import main
+from fxrewrite.measure import verify as verifying
+from tests.support.graphs import any_kernel
+
+from .support.command_line import fails, folder_of_models
+
+__all__ = ["any_kernel"]
+
+
+@pytest.fixture(autouse=True)
+def _models(tmp_path: Path) -> Iterator[None]:
+    torch.compiler.reset()
+    with folder_of_models(tmp_path):
+        yield
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments], env={"COLUMNS": "150"})
+
+
+@pytest.mark.usefixtures("any_kernel")
+@pytest.mark.parametrize("name", ["build", "on_meta", "exported_linear"])
+def test_verify(name):
+    result = run("verify", f"models.py:{name}")
+    assert result.exit_code == 0, result.output
+    first, header, row = result.stdout.splitlines()[:3]
+    assert (
+        first == "1 replaced sites run: 1 within 1.25 times the original's RMS error against float64, 0 not."
+    )
+    assert header.split() == ["site", "original", "ours", "ratio", "where,", "implementation"]
+    assert row.startswith("g0.0 linear")
+
+
+@pytest.mark.usefixtures("any_kernel")
+def test_verify_fails_where_a_site_does(monkeypatch):
+    monkeypatch.setattr(verifying, "ALLOWED", -1.0)
+    result = run("verify", "models.py:build")
+    assert result.exit_code == 1
+    assert "0 within" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("models.py:absent", ["'models.py' has no 'absent'"]),
+        ("absent.pt2", ["file 'absent.pt2' does not exist"]),
+        ("models.py:wrong_shape", ["models.py:wrong_shape cannot be run: "]),
+    ],
+)
+def test_targets_that_do_not_run(command, target, parts):
+    fails(run(command, target), *parts)
+
+
+def test_nothing_to_verify():
+    fails(run("verify", "models.py:no_kwargs"), "models.py:no_kwargs: no sites were found")
+
+
+def test_several_models():
+    Path("pipe/a").mkdir(parents=True)
+    Path("pipe/b").mkdir()
+    Path("pipe/model_index.json").write_text('{"a": ["elsewhere", "A"], "b": ["elsewhere", "B"]}')
+    for name in "ab":
+        Path(f"pipe/{name}/config.json").write_text("{}")
+    fails(run("verify", "pipe"), "pipe has several models (a, b): name the folder of one of them")
+
+
+@pytest.mark.usefixtures("any_kernel")
+def test_bench():
+    result = run("bench", "models.py:build", "--rounds", "2", "--no-inductor")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("End to end, 2 rounds on ")
+    assert lines[1].split() == ["median", "least", "spread", "x", "eager", "error"]
+    assert [line.split()[0] for line in lines[2:4]] == ["eager", "fxrewrite"]
+    assert "Sites, the longest first (1 of 1 sites matched" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rounds", "0"], "'--rounds': 0 is not in the range x>=1"),
+        (["--rounds", "x"], "'x' is not a valid"),
+    ],
+)
+def test_bench_usage(arguments, said):
+    fails(run("bench", "models.py:build", *arguments), said)
+
+
+def test_a_plot_without_matplotlib(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else real(n, *a))
+    fails(
+        run("bench", "models.py:build", "--plot", "x.png"), "needs matplotlib: pip install 'fxrewrite[plot]'"
+    )
