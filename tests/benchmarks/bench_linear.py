@@ -1,10 +1,12 @@
 """Time of fxrewrite::linear and fxrewrite::fp8_linear against what eager PyTorch does, on one thread.
 
     python tests/benchmarks/bench_linear.py [bf16|fp32|fp8] [--rows 1,4,64] [--sizes 4096x4096,768x768]
+                                            [--epilogue gelu,multiply,residual]
 
 Both sides of each pair run interleaved in one process, on CPU time of the thread. Weights rotate over
 several copies, as the layers of a model do, so that small rows see cold weights. FXREWRITE_ISA caps the
-instruction set of ours as usual. "GB/s" is the weight's bytes over our median time.
+instruction set of ours as usual. "GB/s" is the weight's bytes over our median time. An epilogue is an
+activation, a factor of every element, a residual, or some of these, in this order.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 import fxrewrite.ops
+from fxrewrite.ops import linear
 from fxrewrite.ops.isa import active_isa
 
 ROWS = "1,2,4,8,16,32,64,77,128,256,512,1024,4096"
@@ -40,17 +43,23 @@ def interleaved(sides: list[Callable[[int], object]], seconds: float) -> list[li
     return samples
 
 
-def pair(kind: str, rows: int, n: int, k: int) -> tuple[list[Callable[[int], object]], int]:
-    """Eager and ours for one size, and the weight's bytes."""
+def pair(
+    kind: str, rows: int, n: int, k: int, steps: list[str]
+) -> tuple[list[Callable[[int], object]], int]:
+    """Eager and ours for one size and epilogue, and the weight's bytes."""
     dtype = torch.float32 if kind == "fp32" else torch.bfloat16
     size = n * k * {"fp8": 1, "bf16": 2, "fp32": 4}[kind]
     x, bias = torch.randn(rows, k, dtype=dtype), torch.randn(n, dtype=dtype)
     weights = [torch.randn(n, k) * k**-0.5 for _ in range(min(max(COLD_BYTES // size, 1), 16))]
     if kind != "fp8":
         weights = [w.to(dtype) for w in weights]
+        epilogue: dict[str, object] = {}
+        for step in steps:
+            tensor = step in ("multiply", "residual")
+            epilogue[step if tensor else "activation"] = torch.randn(rows, n, dtype=dtype) if tensor else step
         return [
-            lambda i: F.linear(x, weights[i % len(weights)], bias),
-            lambda i: torch.ops.fxrewrite.linear(x, weights[i % len(weights)], bias),
+            lambda i: linear.reference(x, weights[i % len(weights)], bias, **epilogue),
+            lambda i: linear.op(x, weights[i % len(weights)], bias, **epilogue),
         ], size
     weights = [w.to(torch.float8_e4m3fn) for w in weights]
     scale = torch.tensor(0.5)
@@ -67,6 +76,7 @@ def main() -> None:
     parser.add_argument("kind", nargs="?", default="bf16", choices=["bf16", "fp32", "fp8"])
     parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--epilogue", default="", help="steps after the linear (not for fp8)")
     parser.add_argument("--seconds", type=float, default=0.6, help="for each size, beyond five rounds")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -77,7 +87,8 @@ def main() -> None:
     for size in arguments.sizes.split(","):
         n, k = map(int, size.split("x"))
         for rows in map(int, arguments.rows.split(",")):
-            sides, weight_bytes = pair(arguments.kind, rows, n, k)
+            steps = [step for step in arguments.epilogue.split(",") if step]
+            sides, weight_bytes = pair(arguments.kind, rows, n, k, steps)
             with torch.inference_mode():
                 eager, ours = interleaved(sides, arguments.seconds)
             middle = statistics.median(eager), statistics.median(ours)

@@ -67,6 +67,21 @@ template <class Isa, class T>
   }
 }
 
+// Has the cache lines that finish_rows will touch fetched meanwhile. Rows are far apart in memory, which
+// hardware does not foresee.
+template <class T>
+FX_INLINE void expect_rows(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  constexpr int64_t line = 64 / sizeof(T);
+  for (int64_t r = row; r < row + rows; ++r) {
+    const T *y = e.y + r * e.stride, *multiply = e.multiply.row(r), *residual = e.residual.row(r);
+    for (int64_t c = column; c < column + columns; c += line) {
+      __builtin_prefetch(y + c, 1, 3);
+      if (multiply != nullptr) __builtin_prefetch(multiply + c, 0, 3);
+      if (residual != nullptr) __builtin_prefetch(residual + c, 0, 3);
+    }
+  }
+}
+
 // The epilogue as a sink (see sink.inl.h) of columns from `first` on.
 template <class Isa, class T>
 struct FinishTo {

@@ -36,59 +36,90 @@ static void linear_by_dots(const LinearProblem<X, W>& p, const Parallel& pool) {
   });
 }
 
+// The most k that is summed in one chain. For float inputs few, as in BLAS libraries: the rounding error of
+// a sum grows with its length, and nothing coarser hides it.
+template <class X>
+constexpr int64_t longest_chain = sizeof(X) == sizeof(float) ? 192 : INT64_MAX / 2;
+
+// How a product is cut: `columns` of W at a time, packed `depth` deep, summed in chains of `chain`.
+struct PanelBlocking {
+  int64_t columns, depth, chain;
+};
+
+template <class Isa, class X>
+FX_INLINE PanelBlocking panel_blocking(int64_t k) {
+  // What is packed stays in L2 beside the rows that stream past it; more columns mean fewer passes over x.
+  constexpr int64_t unit = sizeof(typename Isa::template Panel<X>) / Isa::template k_step<X>, bytes = 1 << 20,
+                    most_columns = 128, vector = 64;
+  k = larger(k, 1);
+  const int64_t fitting = bytes / (unit * k) / Isa::panel * Isa::panel;
+  const int64_t columns = larger(smaller(fitting, most_columns), Isa::panel);
+  const auto equal_parts = [](int64_t whole, int64_t most) {
+    return round_up(divide_up(whole, divide_up(whole, most)), vector);
+  };
+  const int64_t depth = equal_parts(k, larger(bytes / (unit * columns), vector));
+  return {columns, depth, equal_parts(smaller(depth, k), longest_chain<X>)};
+}
+
+// sums (+)= x · packed, chain by chain. Chains are packed one after the other.
+template <class Isa, class X>
+static void multiply_chains(float* sums, int64_t width, const X* x, int64_t x_stride, const void* packed, int64_t rows,
+                            int64_t columns, int64_t depth, int64_t chain, bool accumulate) {
+  auto* from = static_cast<const char*>(packed);
+  for (int64_t k = 0; k == 0 || k < depth; k += chain, accumulate = true) {
+    const int64_t count = smaller(depth - k, chain);
+    if (accumulate)
+      gemm::multiply_panels<Isa>(x + k, x_stride, from, rows, columns, count, AddTo<Isa>{sums, width});
+    else
+      gemm::multiply_panels<Isa>(x + k, x_stride, from, rows, columns, count, StoreTo<Isa>{sums, width});
+    from += gemm::packed_bytes<Isa, X>(count, columns);
+  }
+}
+
 // Rows [row, row + rows) of columns [column, column + columns): pack a block of k, multiply all rows by it,
 // next block. The sums of the last one are finished a tile's rows at a time, while they are in L1.
 template <class Isa, class X, class W>
 static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
-                         int64_t k_block) {
+                         const PanelBlocking& blocking) {
   const int64_t width = round_up(columns, column_unit);
-  const bool one_block = p.k <= k_block;
+  const bool one_block = p.k <= blocking.depth;
   const int64_t kept_rows = one_block ? smaller(rows, Isa::tile_rows) : rows;
-  void* packed = scratch(Scratch::panel, gemm::packed_bytes<Isa, X>(smaller(k_block, p.k), columns));
+  const int64_t chains = divide_up(smaller(blocking.depth, larger(p.k, 1)), blocking.chain);
+  auto* packed = static_cast<char*>(
+      scratch(Scratch::panel, static_cast<size_t>(chains) * gemm::packed_bytes<Isa, X>(blocking.chain, columns)));
   auto* sums =
       static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(kept_rows * width)));
   const Epilogue<X> epilogue = p.epilogue();
 
-  for (int64_t k = 0; k == 0 || k < p.k; k += k_block) {
-    const int64_t depth = smaller(p.k - k, k_block);
+  for (int64_t k = 0; k == 0 || k < p.k; k += blocking.depth) {
+    const int64_t depth = smaller(p.k - k, blocking.depth);
     const X* x = p.x + row * p.x_stride + k;
     const W* weight = p.weight + column * p.weight_stride_n + k * p.weight_stride_k;
-    gemm::pack<Isa, X>(packed, weight, p.weight_stride_n, p.weight_stride_k, depth, columns);
-    const bool last = p.k - k <= k_block;
-    const int64_t step = last ? Isa::tile_rows : rows;
-    for (int64_t r = 0; r < rows; r += step) {
-      const int64_t count = smaller(rows - r, step);
-      float* to = one_block ? sums : sums + r * width;
-      if (k == 0)
-        gemm::multiply_panels<Isa>(x + r * p.x_stride, p.x_stride, packed, count, columns, depth,
-                                   StoreTo<Isa>{to, width});
-      else
-        gemm::multiply_panels<Isa>(x + r * p.x_stride, p.x_stride, packed, count, columns, depth,
-                                   AddTo<Isa>{to, width});
-      if (last) finish_rows<Isa>(epilogue, to, width, row + r, count, column, columns);
+    char* to = packed;
+    for (int64_t i = 0; i < depth; i += blocking.chain) {
+      const int64_t count = smaller(depth - i, blocking.chain);
+      gemm::pack<Isa, X>(to, weight + i * p.weight_stride_k, p.weight_stride_n, p.weight_stride_k, count, columns);
+      to += gemm::packed_bytes<Isa, X>(count, columns);
+    }
+    const bool last = p.k - k <= blocking.depth;
+    for (int64_t r = 0; r < rows; r += Isa::tile_rows) {
+      const int64_t count = smaller(rows - r, Isa::tile_rows);
+      float* c = one_block ? sums : sums + r * width;
+      if (last) expect_rows(epilogue, row + r, count, column, columns);
+      multiply_chains<Isa>(c, width, x + r * p.x_stride, p.x_stride, packed, count, columns, depth, blocking.chain,
+                           k > 0);
+      if (last) finish_rows<Isa>(epilogue, c, width, row + r, count, column, columns);
     }
   }
 }
 
-// The most k that one panel holds: some panels share L2, a tile's rows L1. For float inputs less, as BLAS
-// libraries do: the rounding error of a sum grows with its length, and nothing coarser hides it.
-template <class Isa, class X>
-constexpr int64_t deepest_panel() {
-  using Element = typename Isa::template Panel<X>;
-  constexpr int64_t panel_bytes = 128 << 10, rows_bytes = 24 << 10, step = Isa::template k_step<X>;
-  constexpr int64_t by_panel = panel_bytes / (Isa::panel * static_cast<int64_t>(sizeof(Element))) * step;
-  constexpr int64_t by_rows = rows_bytes / (Isa::tile_rows * static_cast<int64_t>(sizeof(Element))) * step;
-  return sizeof(X) == sizeof(float) ? 192 : smaller(by_panel, by_rows);
-}
-
 template <class Isa, class X, class W>
 static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool) {
-  constexpr int64_t deepest = deepest_panel<Isa, X>(), rows_at_once = 2048, fewest_rows = 96, most_columns = 256;
-  // Equal blocks of k, a multiple of every vector.
-  const int64_t k_block = round_up(divide_up(larger(p.k, 1), divide_up(larger(p.k, 1), deepest)), 64);
+  constexpr int64_t rows_at_once = 2048, fewest_rows = 96;
+  const PanelBlocking blocking = panel_blocking<Isa, X>(p.k);
 
   // Threads share columns; rows only where there are fewer panels than threads.
-  const int64_t panels = divide_up(p.n, Isa::panel), together = most_columns / Isa::panel;
+  const int64_t panels = divide_up(p.n, Isa::panel), together = blocking.columns / Isa::panel;
   const int64_t columns = Isa::panel * larger(smaller(panels / pool.threads, together), 1);
   const int64_t blocks = divide_up(p.n, columns);
   int64_t parts = smaller(divide_up(pool.threads, blocks), p.m / fewest_rows);
@@ -98,7 +129,7 @@ static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool)
   parallel_for(pool, blocks * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task % parts * rows, column = task / parts * columns;
-      linear_block<Isa>(p, row, smaller(p.m - row, rows), column, smaller(p.n - column, columns), k_block);
+      linear_block<Isa>(p, row, smaller(p.m - row, rows), column, smaller(p.n - column, columns), blocking);
     }
   });
 }
