@@ -94,13 +94,13 @@ class WrittenAttention(Rule):
         operands = {m[n].dtype for n in ("q", "k", "v")} | {m.root.meta["val"].dtype}
         m = m if len(operands) == 1 else m.narrowed("q", "k", "v")
         grouped = m.ungrouped("k", "v")
-        if grouped is m and _shares_a_head(m):
-            return replace(m, attrs={**m.attrs, "enable_gqa": True})
         if all(m[n].rank == 5 and is_one(m[n].shape[2]) for n in ("k", "v")):
             # query heads in a dim of their own beside the key heads, which are broadcast over them
             bindings = {**m.bindings, "k": m["k"].pick([0, 1, 3, 4]), "v": m["v"].pick([0, 1, 3, 4])}
             grouped = replace(m, bindings=bindings)
-        return replace(grouped, attrs={**m.attrs, "enable_gqa": grouped is not m})
+        enable_gqa = grouped is not m or _shares_a_head(m)
+        m = replace(grouped, attrs={**m.attrs, "enable_gqa": enable_gqa})
+        return replace(m, attrs={**m.attrs, "scores": scores_of(m)})
 
     def guards(self, m: Match) -> Iterator[Guard]:
         q, k, v = m["q"], m["k"], m["v"]
@@ -117,14 +117,14 @@ class WrittenAttention(Rule):
         shared = 2 if beside else 1 if m.attrs["enable_gqa"] else -2
         yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
         yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
-        scores = scores_of(m)
+        scores = m.attrs["scores"]
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
         if m.has("sinks"):
             alike = q.rank == 4 and _sink_of_each_head(m["sinks"]) is not None
             yield holds(alike, "one sink for each head", f"sinks of shape {list(m['sinks'].shape)}")
 
     def replace(self, op: Any, m: Match) -> Any:
-        scores = scores_of(m)
+        scores = m.attrs["scores"]
         grouped = m.attrs["enable_gqa"]
         own = m["q"].shape[:-2]
         lead = batch_and_heads(scores.frame or (merged(own) if grouped else own))

@@ -22,10 +22,12 @@ class Constants:
         self._aliasing = aliasing
         self._known: dict[fx.Node, Any] = {}
 
-    def value(self, view: View) -> torch.Tensor | None:
-        """The tensor that ``view`` stands for, None where it depends on an input or is too large."""
-        if not self._is_constant(view.node):
-            return None
+    def is_constant(self, view: View) -> bool:
+        """Does the value depend on no input, and is it small enough to look at?"""
+        return self._is_constant(view.node)
+
+    def value(self, view: View) -> torch.Tensor:
+        """The tensor that ``view``, which is constant, stands for."""
         with computing(), torch.no_grad():
             return apply_dims(self._evaluate(view.node), view.dims)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ Bounds = dict[sympy.Symbol, tuple[Any, Any]]
 
 # What is added to every score does not change their softmax, unless it is so large that it swallows them.
 LARGEST_OFFSET = 2.0**14
+
+# A mask of so many elements is computed in less time than a formula for it takes.
+QUICK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Masks:
     def __init__(self, aliasing: Aliasing) -> None:
         self._constants = Constants(aliasing)
         self._formulas = Formulas(aliasing)
+        self._known: dict[Any, Visible | None] = {}
 
     def visible(
         self, mask: View, rows: Any, columns: Any, dropped: float, *, inverted: bool = False
@@ -48,13 +53,25 @@ class Masks:
         A boolean mask lets through what is True (``inverted``: False); one that is added, where it
         is the same everywhere or 0, and nothing where it is at most ``dropped``.
         """
-        try:
-            found = _by_formula(self._formulas, mask, rows, columns, dropped, inverted)
-        except NotIndexArithmeticError:
-            found = None
-        if found is None and (value := self._constants.value(mask)) is not None:
-            found = _by_value(value.logical_not() if inverted else value, rows, columns, dropped)
-        return found
+        key = mask, symbolic_expression(rows), symbolic_expression(columns), dropped, inverted
+        if key not in self._known:
+            self._known[key] = self._classify(mask, rows, columns, dropped, inverted)
+        return self._known[key]
+
+    def _classify(
+        self, mask: View, rows: Any, columns: Any, dropped: float, inverted: bool
+    ) -> Visible | None:
+        """By value where that is quick, else by formula, else by value where that can be done at all."""
+        by_value = self._constants.is_constant(mask)
+        if not by_value or math.prod(mask.shape) > QUICK:
+            try:
+                found = _by_formula(self._formulas, mask, rows, columns, dropped, inverted)
+            except NotIndexArithmeticError:
+                found = None
+            if found is not None or not by_value:
+                return found
+        value = self._constants.value(mask)
+        return _by_value(value.logical_not() if inverted else value, rows, columns, dropped)
 
 
 # ------------------------------------------------------------------------------------------- by value

@@ -125,6 +125,7 @@ class Matcher:
         self.masks = Masks(aliasing)
         self.deepest: Mismatch | None = None
         self._index: dict[str, list[fx.Node]] = {}
+        self._readings: dict[View, list[Term]] = {}
         for node in graph.nodes:
             if is_tensor(node):
                 for op in OPERATORS.get(node.target, ()):
@@ -225,7 +226,9 @@ class Matcher:
         is_root = view.node is match.root and self.aliasing.is_fresh(view.node)
         if self.aliasing.is_mutated(view.node) and not is_root:
             return
-        for term in readings(view):
+        if view not in self._readings:
+            self._readings[view] = readings(view)
+        for term in self._readings[view]:
             if term.op == pattern.op and not any(map(self.aliasing.is_mutated, term.folded)):
                 nodes = {view.node, *term.folded}
                 here = replace(match, seen=match.seen | nodes, computed=match.computed | nodes)

@@ -126,15 +126,16 @@ class Pass:
                 place = rule.kind, root
                 if place in taken:
                     continue
-                fault = new_site(rule.name, rule.kind, root, {})
-                found = None
-                with self._contained(fault):
+                try:
                     found = self._first_match(rule, root)
                     if self.trace.wants(rule, root):
                         self.trace.tell(rule, root, found, self.matcher.deepest)
-                if not fault.matched:
+                except Exception as error:
+                    fault = new_site(rule.name, rule.kind, root, {})
+                    _contain(error, fault)
                     self.faults.setdefault(place, fault)
-                elif found is not None:
+                    continue
+                if found is not None:
                     taken.add(place)
                     self.faults.pop(place, None)
                     match, judgements = found
@@ -164,17 +165,11 @@ class Pass:
 
     @contextlib.contextmanager
     def _contained(self, site: Site) -> Iterator[None]:
-        """A fault inside is not the model's: it rejects the site, with reason INTERNAL, and is logged."""
+        """A fault inside is not the model's: it rejects the site."""
         try:
             yield
         except Exception as error:
-            if is_strict():
-                raise
-            site.status, site.code, site.implementation = "rejected", Reason.INTERNAL, None
-            site.detail = f"{site.rule}: {type(error).__name__}: {first_line(error)}"
-            place = site.location or site.node
-            log = logging.getLogger("fxrewrite")
-            log.warning("rule %s failed at %s, which stays as it is", site.rule, place, exc_info=error)
+            _contain(error, site)
 
     # ------------------------------------------------------------------------------------- verdicts
 
@@ -240,3 +235,14 @@ def _difference(before: torch.Tensor, after: torch.Tensor) -> str:
         if not trivial and prove_equal(a, b, "").verdict is not Verdict.PROVED:
             return f"stride {b} in place of {a} in dim {dim}"
     return ""
+
+
+def _contain(error: Exception, site: Site) -> None:
+    """Reject the site with reason INTERNAL, and log the fault; FXREWRITE_STRICT has it raised."""
+    if is_strict():
+        raise error
+    site.status, site.code, site.implementation = "rejected", Reason.INTERNAL, None
+    site.detail = f"{site.rule}: {type(error).__name__}: {first_line(error)}"
+    place = site.location or site.node
+    log = logging.getLogger("fxrewrite")
+    log.warning("rule %s failed at %s, which stays as it is", site.rule, place, exc_info=error)

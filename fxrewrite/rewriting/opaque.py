@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import fx
 
 from ..guards.vocabulary import short
-from ..matching.value import is_tensor
 from ..report import Capture, Reason, Site
 from .candidates import new_site
 
@@ -33,7 +32,7 @@ def opaque_sites(graph: fx.Graph) -> list[tuple[fx.Node, Site]]:
     sites: list[tuple[fx.Node, Site]] = []
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        if schema is None or schema.name not in _HIDDEN or not is_tensor(node):
+        if schema is None or schema.name not in _HIDDEN:
             continue
         for kind, count in _HIDDEN[schema.name]:
             for _ in range(count):

@@ -14,7 +14,7 @@ Q, K, V = (torch.randn(2, 3, 6, 8) for _ in range(3))
 
 MISSES = {
     "softmax over queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "softmax"),
-    "an unknown step on the scores": (lambda q, k, v: (q @ k.mT).tanh().softmax(-1) @ v, "tanh"),
+    "an unknown step on the scores": (lambda q, k, v: (q @ k.mT).sinh().softmax(-1) @ v, "sinh"),
     "an unknown step on the weights": (lambda q, k, v: ((q @ k.mT).softmax(-1) ** 2) @ v, "pow_1"),
     "active dropout": (lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.5, True) @ v, "dropout"),
 }
@@ -54,7 +54,7 @@ def test_the_line_of_the_code_is_said():
     for item in gm.graph.nodes:
         item.meta["stack_trace"] = f'  File "/home/me/net.py", line 7, in forward\n    # makes {item.name}\n'
     site = rewritten(gm).of("sdpa")
-    assert site.detail.endswith(" at /home/me/net.py:7: # makes tanh")
+    assert site.detail.endswith(" at /home/me/net.py:7: # makes sinh")
 
 
 def test_rules_without_an_anchor_miss_nothing():

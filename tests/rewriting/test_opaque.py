@@ -12,13 +12,19 @@ from fxrewrite.errors import CaptureError
 from fxrewrite.report import Reason
 
 
-def test_the_fused_encoder_layer_is_reported():
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+def test_fused_attention_of_the_framework_is_reported():
+    class Model(nn.Module):
+        def forward(self, x, qkv, bias, proj, proj_bias):
+            return torch._native_multi_head_attention(
+                x, x, x, 16, 2, qkv, bias, proj, proj_bias, None, False
+            )[0]
+
+    tensors = [torch.randn(*shape) for shape in ((2, 5, 16), (48, 16), (48,), (16, 16), (16,))]
     with torch.no_grad():
-        report = fxrewrite.analyze(layer, (torch.randn(2, 5, 16),))
-    assert {kind: sum(c.values()) for kind, c in report.counts().items()} == {"linear": 4, "sdpa": 1}
+        report = fxrewrite.analyze(Model(), tuple(tensors))
+    assert {kind: sum(c.values()) for kind, c in report.counts().items()} == {"linear": 2, "sdpa": 1}
     assert {site.code for site in report.sites} == {Reason.OPAQUE}
-    assert all("_transformer_encoder_layer_fwd hides it" in site.reason for site in report.sites)
+    assert all("_native_multi_head_attention hides it" in site.reason for site in report.sites)
 
 
 def test_calls_of_a_graph_that_cannot_be_captured_are_rejected_sites(monkeypatch):
