@@ -2,6 +2,7 @@
 # make test    set up, then the fast tests (under 10 minutes)
 # make slow    the rest: the whole model zoo where it is at hand, fuzzing
 # make lint    ruff, mypy, clang-format
+# make docs    the documentation, into build/docs; a warning is an error
 # make native  rebuild the kernels after a change of a C++ file
 #
 # Everything lives in .venv, which `make clean` removes.
@@ -15,7 +16,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.
 # Two workers, a thread each: the tests are many and small.
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: setup demo test slow lint native clean
+.PHONY: setup demo test slow lint docs native clean
 setup: $(READY)
 
 # torch first, and pinned for everything that follows, so that no dependency brings in another one.
@@ -46,6 +47,16 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict fxrewrite patterns
 	$(BIN)/clang-format --dry-run --Werror $$(find native -name '*.cpp' -o -name '*.h')
+
+# Read from the sources, without importing them: an environment of its own, without torch.
+DOCS := build/docs-venv
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install -q mkdocs-material "mkdocstrings[python]"
+	touch $@
+
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict -q
 
 native:
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .

@@ -14,9 +14,14 @@ RUNS = {
     "sana.py": (["--layers", "1", "--size", "8", "--rounds", "1"], ["linear_attention", "ratio", "speed-up"]),
     "custom_rule.py": ([], ["1 of 1 matched", "largest difference to the original"]),
     "compile_backend.py": ([], ["17 tokens: largest difference"]),
+    "sana_video.py": (["--layers", "1"], ["linear_attention 1 of 1", "RMS difference to the original: "]),
+    "flux_cpu.py": (["--rounds", "1"], ["sdpa", "384 pixels: largest difference"]),
+    "fp8_generate.py": ([], ["fp8_matmul", "tokens after:"]),
+    "pipeline.py": ([], ["sdpa", "under quality('exact'): 0"]),
+    "ci_gate.py": ([], ["as expected"]),
     "flux_dev.py": ([], ["561 sites found", "sdpa: 57 of 57 matched"]),
 }
-SLOW = {"flux_dev.py"}
+SLOW = {"flux_dev.py", "sana_video.py", "flux_cpu.py", "fp8_generate.py", "pipeline.py"}
 
 
 def test_all_examples_are_run():
