@@ -14,10 +14,23 @@ from fxrewrite.guards import Guard, holds, same_shape
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 from fxrewrite.matching.terms import readings
 from fxrewrite.matching.transparent import float_cast, rearranged, unchanged
+from fxrewrite.matching.value import is_tensor, plain
 
 
 class _LinearAttention(Rule):
     kind = "linear_attention"
+    anchor = "relu"
+    fed_by = frozenset()
+
+    def is_anchor(self, node: Any) -> bool:
+        """Features multiplied by a product or by other features; what is multiplied by weights is a layer."""
+        operands = (a for product in _products_of(node) for a in product.all_input_nodes)
+        return any(
+            term.op in ("matmul", "relu")
+            for operand in operands
+            if (origin := _origin(operand)).node is not node
+            for term in readings(origin)
+        )
 
     def refine(self, m: Match) -> Match:
         return m.narrowed(*(n for n in ("q", "k", "v", "norm_q", "norm_k") if m.has(n)))
@@ -100,9 +113,27 @@ class RotaryReluAttention(_LinearAttention):
         return _is_relu(m["norm_q"]) and _is_relu(m["norm_k"])
 
 
-def _is_relu(view: View | None) -> bool:
-    while view is not None:
-        if any(term.op == "relu" for term in readings(view)):
-            return True
-        view = rearranged(view) or unchanged(view) or float_cast(view)
-    return False
+def _is_relu(view: View) -> bool:
+    return any(term.op == "relu" for term in readings(_origin(view)))
+
+
+def _inner(view: View) -> View | None:
+    """The value one operator further in, where that one only rearranges, copies or casts."""
+    return rearranged(view) or unchanged(view) or float_cast(view)
+
+
+def _origin(item: Any) -> View:
+    """What a value is before it is rearranged, copied or cast."""
+    view = item if isinstance(item, View) else plain(item)
+    while (inner := _inner(view)) is not None:
+        view = inner
+    return view
+
+
+def _products_of(node: Any) -> Iterator[Any]:
+    """The matrix products that take the node, rearranged, copied or cast."""
+    for user in node.users:
+        if any(term.op == "matmul" for term in readings(plain(user))):
+            yield user
+        elif is_tensor(user) and _inner(plain(user)) is not None:
+            yield from _products_of(user)

@@ -23,6 +23,7 @@ def near_misses(
     """A rejected site for every anchor with the neighbours that its rule names that is in no match."""
     covered = {node for match in matches for node in match.computed}
     sites: list[tuple[fx.Node, Site]] = []
+    reported: set[tuple[str | None, fx.Node]] = set()  # one site, though it has more than one anchor
     for rule in rules:
         for anchor in matcher.nodes_reading_as({rule.anchor}) if rule.anchor else []:
             reads_so = any(term.op == rule.anchor for term in readings(plain(anchor)))
@@ -31,9 +32,10 @@ def near_misses(
             if rule.fed_by and _nearest(anchor, rule.fed_by, forward=False) is None:
                 continue
             consumer = _nearest(anchor, rule.feeds, forward=True)
-            if consumer is None:
+            if consumer is None or (rule.anchor, consumer) in reported:
                 continue
             covered.add(anchor)
+            reported.add((rule.anchor, consumer))
             site = new_site(rule.name, rule.kind, anchor, {})
             site.status, site.code = "rejected", Reason.STRUCTURE
             site.detail = _explain(matcher, [r for r in rules if r.anchor == rule.anchor], consumer, anchor)
@@ -70,14 +72,23 @@ def _hands_on(node: fx.Node) -> bool:
     return views or joins or torch.Tag.pointwise in target.tags or target in OPERATORS
 
 
+def _roots_after(consumer: fx.Node, roots: Collection[str]) -> list[fx.Node]:
+    """The consumer and what follows it soon, where a site could end."""
+    near = {consumer: None}
+    for _ in range(3):
+        near |= {user: None for node in near for user in node.users}
+    return [n for n in near if not set(OPERATORS.get(n.target, ())).isdisjoint(roots)]
+
+
 def _explain(matcher: Matcher, rules: Sequence[Rule], consumer: fx.Node, anchor: fx.Node) -> str:
     deepest: Mismatch | None = None
     for rule in rules:
-        for _ in matcher.match(rule.compiled, consumer):
-            break
-        found = matcher.deepest
-        if found is not None and (deepest is None or found.depth > deepest.depth):
-            deepest = found
+        for root in _roots_after(consumer, rule.roots):
+            for _ in matcher.match(rule.compiled, root):
+                break
+            found = matcher.deepest
+            if found is not None and (deepest is None or found.depth > deepest.depth):
+                deepest = found
     if deepest is None or deepest.found is None:
         return f"around {anchor.name}: not a known form"
     location, source = where(deepest.found)

@@ -43,9 +43,7 @@ def interleaved(sides: list[Callable[[int], object]], seconds: float) -> list[li
     return samples
 
 
-def pair(
-    kind: str, rows: int, n: int, k: int, steps: list[str]
-) -> tuple[list[Callable[[int], object]], int]:
+def pair(kind: str, rows: int, n: int, k: int, steps: list[str]) -> tuple[list[Callable[[int], object]], int]:
     """Eager and ours for one size and epilogue, and the weight's bytes."""
     dtype = torch.float32 if kind == "fp32" else torch.bfloat16
     size = n * k * {"fp8": 1, "bf16": 2, "fp32": 4}[kind]

@@ -44,6 +44,40 @@ def test_not_reported(function):
     assert not [s for s in rewritten(function, Q, K, V).sites if s.kind == "sdpa"]
 
 
+def normalised(q, k, v, most):
+    q, k = q.relu(), k.relu()
+    return (q @ (k.mT @ v)) / most(q @ k.sum(-2, keepdim=True).mT)
+
+
+FEATURES = {
+    "a clamped normaliser": (lambda q, k, v: normalised(q, k, v, lambda z: z.clamp(min=1e-6)), "clamp"),
+    "no normaliser": (lambda q, k, v: q.relu() @ (k.relu().mT @ v), ""),
+    "weights first, not normalised": (lambda q, k, v: (q.relu() @ k.relu().mT) @ v, ""),
+}
+
+
+@pytest.mark.parametrize(("function", "named"), FEATURES.values(), ids=list(FEATURES))
+def test_linear_attention_is_reported(function, named):
+    found = rewritten(function, Q, K, V)
+    (site,) = [s for s in found.sites if s.kind == "linear_attention"]
+    assert (site.status, site.code) == ("rejected", Reason.STRUCTURE)
+    assert named in site.detail
+    assert found.after == found.before
+
+
+LAYERS = {
+    "a layer after relu": lambda q, k, v: q.relu() @ k[0, 0, :8],
+    "two layers": lambda q, k, v: (q @ k[0, 0, :8]).relu() @ v[0, 0, :8],
+    "attention of what relu gave": lambda q, k, v: (q.relu() @ k.mT).softmax(-1) @ v,
+}
+
+
+@pytest.mark.parametrize("function", LAYERS.values(), ids=list(LAYERS))
+def test_layers_after_relu_are_not(function):
+    inputs = (torch.randn(2, 4, 8, 8) for _ in range(3))
+    assert not [s for s in rewritten(function, *inputs).sites if s.kind == "linear_attention"]
+
+
 def test_a_match_is_no_miss():
     found = rewritten(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, Q, K, V)
     assert found.of("sdpa").matched
