@@ -27,6 +27,11 @@ from .support.command_line import environment, fails, folder_of_models, sites
 
 STAND_IN = "import fxrewrite; from fxrewrite.report import Report; fxrewrite.analyze = lambda *_: Report()"
 
+STAND_IN_SITES = (
+    "import fxrewrite; from fxrewrite.report import Capture, Report, Site; fxrewrite.analyze = lambda *_: "
+    "Report([Capture('g0', 1, [Site('g0.0', 'linear', 'matched', 'Linear', implementation='avx2')])])"
+)
+
 
 @pytest.fixture(autouse=True)
 def _models(tmp_path: Path) -> Iterator[None]:
@@ -67,6 +72,64 @@ def test_json_is_the_report():
     result = sites("models.py:build", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == transformer(3).to_dict()
+
+
+def test_one_site_explained():
+    result = sites("models.py:build", "--explain", "s4")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("s4  sdpa  matched  (rule Sdpa)\n")
+    assert "checked at run time: s0 == 1" in result.stdout
+
+
+def test_all_sites_of_a_module_explained():
+    result = sites("models.py:build", "--explain", "transformer_blocks.1.attn.to_q")
+    assert [line.split()[0] for line in result.stdout.splitlines() if line.startswith("s")] == ["s5"]
+
+
+def test_markdown():
+    result = sites("models.py:build", "--markdown", "--by", "module")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("**13 sites found: 9 matched, 4 rejected")
+    assert "#### transformer\\_blocks.\\*: 9 of 12 matched" in result.stdout
+
+
+def test_a_page_is_written_beside_the_table(tmp_path):
+    result = sites("models.py:build", "--html", "page.html")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("13 sites found")
+    assert result.stderr == "fxrewrite: wrote page.html\n"
+    assert "<title>models.py:build - fxrewrite</title>" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--html", "absent/page.html"], ["--html 'absent/page.html' cannot be written: No such file"]),
+        (["--explain", "s99"], ["no site or module 's99': ids go from s0 to s12"]),
+        (["--json", "--markdown"], ["--json and --markdown exclude each other"]),
+        (["--json", "--explain", "s1"], ["--json and --explain exclude each other"]),
+        (["--dtype"], ["Option '--dtype' requires an argument"]),
+    ],
+)
+def test_options_that_do_not_go(options, parts):
+    fails(sites("models.py:build", *options), *parts)
+
+
+def test_no_colours_where_no_terminal_is_or_none_are_wanted():
+    assert "\x1b" not in sites("models.py:build").stdout
+    shown, terminal = pty.openpty()
+    done = subprocess.Popen(
+        script("sites", "models.py:build", code=STAND_IN_SITES),
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        env={**environment(), "NO_COLOR": "1"},
+    )
+    os.close(terminal)
+    text = b"".join(chunks(shown)).decode()
+    assert done.wait(timeout=120) == 0
+    os.close(shown)
+    assert "1 site found" in text
+    assert "\x1b[32m" not in text
 
 
 def test_notes_of_an_uncapturable_part_are_printed():
