@@ -17,3 +17,11 @@ def active_isa() -> str:
 def detected_isa() -> str:
     """The best instruction set that this machine has, whatever FXREWRITE_ISA allows."""
     return str(call_native("_detected_isa")) if load_native() is None else "none"
+
+
+@functools.cache
+def amx_obstacle() -> str | None:
+    """Why this machine does not run the kernels of level amx_bf16, in a few words; None where it does."""
+    if load_native() is not None:
+        return "the native library is not loaded"
+    return str(call_native("_amx_obstacle")) or None

@@ -8,12 +8,20 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#ifdef FXREWRITE_HAS_AMX_BF16  // on Linux only
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// Defined by the AMX emulator of native/testing and by nothing else: whoever answers that tile instructions
+// are executed brings the code that executes them.
+extern "C" __attribute__((weak, visibility("default"))) bool fxrewrite_testing_emulates_amx();
+#endif
 
 namespace fx {
 
 namespace {
 
-constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
 
 #if defined(__x86_64__)
 
@@ -40,7 +48,8 @@ uint64_t saved_state() {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-Isa detect() {
+// The level without AMX.
+Isa detect_vectors() {
   const Registers basic = cpuid(1, 0), extended = cpuid(7, 0), extended1 = cpuid(7, 1);
   if (!bits(basic.ecx, {27})) return Isa::portable;  // OSXSAVE: xgetbv exists
   const uint64_t state = saved_state();
@@ -57,7 +66,34 @@ Isa detect() {
 
 #else
 
-Isa detect() { return Isa::portable; }
+Isa detect_vectors() { return Isa::portable; }
+
+#endif
+
+#ifdef FXREWRITE_HAS_AMX_BF16
+
+// Linux saves tile registers only for processes that asked: their signal frames grow by 8 KiB.
+bool permitted_by_system() {
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+
+const char* find_amx_obstacle() {
+  if (detect_vectors() < Isa::avx512_bf16) return "the CPU has no AVX512-BF16";
+  if (fxrewrite_testing_emulates_amx != nullptr && fxrewrite_testing_emulates_amx()) return "";
+  if (!bits(cpuid(7, 0).edx, {22, 24})) return "the CPU has no AMX-BF16";
+  const Registers palette = cpuid(0x1d, 1);
+  const bool usual = palette.ebx == (8u << 16 | 64u) && (palette.ecx & 0xffff) == 16;
+  if (!usual) return "the CPU's tiles are not eight of 16 rows of 64 bytes";
+  constexpr uint64_t tiles = 3u << 17;  // configuration and data
+  if ((saved_state() & tiles) != tiles) return "the operating system does not save tile registers";
+  if (!permitted_by_system()) return "the operating system refuses the use of tile registers";
+  return "";
+}
+
+#else
+
+const char* find_amx_obstacle() { return "the library was built without AMX"; }
 
 #endif
 
@@ -76,8 +112,13 @@ Isa cap_by_environment(Isa best) {
 
 const char* name_of(Isa level) { return names[static_cast<int>(level)]; }
 
+const char* amx_obstacle() {
+  static const char* const obstacle = find_amx_obstacle();
+  return obstacle;
+}
+
 Isa detected_isa() {
-  static const Isa level = detect();
+  static const Isa level = *amx_obstacle() == '\0' ? Isa::amx_bf16 : detect_vectors();
   return level;
 }
 

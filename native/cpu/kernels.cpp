@@ -7,6 +7,9 @@ namespace fx {
 namespace {
 
 const KernelTable& choose(Isa allowed) {
+#ifdef FXREWRITE_HAS_AMX_BF16
+  if (allowed >= Isa::amx_bf16) return amx_bf16_kernels;
+#endif
 #ifdef FXREWRITE_HAS_AVX512_BF16
   if (allowed >= Isa::avx512_bf16) return avx512_bf16_kernels;
 #endif

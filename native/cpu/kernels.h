@@ -28,6 +28,9 @@ extern const KernelTable avx512_kernels;
 #ifdef FXREWRITE_HAS_AVX512_BF16
 extern const KernelTable avx512_bf16_kernels;
 #endif
+#ifdef FXREWRITE_HAS_AMX_BF16
+extern const KernelTable amx_bf16_kernels;
+#endif
 
 // The best table that this machine and FXREWRITE_ISA allow. Throws as allowed_isa() does.
 const KernelTable& kernels();

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import fxrewrite.ops
-from fxrewrite.ops.isa import active_isa, detected_isa
+from fxrewrite.ops.isa import active_isa, amx_obstacle, detected_isa
+from tests.support import amx
 
 ROOT = Path(__file__).parents[2]
-LEVELS = ["portable", "avx2", "avx512", "avx512_bf16"]
+LEVELS = ["portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"]
+KERNELS = [f"tests/ops/test_{name}.py" for name in ("linear", "fp8_linear", "sdpa", "relu_linear_attention")]
 native = pytest.mark.skipif(fxrewrite.ops.native_missing is not None, reason="no native library")
 PRINT = (
     "from fxrewrite.ops import native_missing, isa;"
@@ -53,8 +55,13 @@ def test_unknown_level_is_a_clear_error():
     assert done.returncode != 0
     assert done.stderr.splitlines()[-1] == (
         "ValueError: FXREWRITE_ISA=avx513 is not an instruction set; "
-        "known are portable, avx2, avx512, avx512_bf16, none"
+        "known are portable, avx2, avx512, avx512_bf16, amx_bf16, none"
     )
+
+
+@native
+def test_what_stands_in_the_way_of_amx():
+    assert (amx_obstacle() is None) == (detected_isa() == "amx_bf16")
 
 
 @native
@@ -65,7 +72,32 @@ def test_kernels_at(level):
     """The tests of this directory's kernels again, capped."""
     if LEVELS.index(level) >= LEVELS.index(active_isa()):
         pytest.skip(f"the other tests run at {active_isa()}")
-    names = ["linear", "fp8_linear", "sdpa", "relu_linear_attention"]
-    files = [f"tests/ops/test_{name}.py" for name in names]
-    done = run(level, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files)
+    done = run(level, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *KERNELS)
+    assert done.returncode == 0, done.stdout
+
+
+emulated = pytest.mark.skipif(
+    not amx.LIBRARY.exists() or detected_isa() not in LEVELS[3:],
+    reason="the AMX emulator is not built, or the rest of the level is missing",
+)
+
+
+@native
+@emulated
+def test_emulator_gives_the_level():
+    load = "from tests.support import amx; amx.load();"
+    assert run("amx_bf16", "-c", load + PRINT).stdout.split() == ["None", "amx_bf16", "amx_bf16"]
+    assert run("avx512_bf16", "-c", load + PRINT).stdout.split() == ["None", "avx512_bf16", "amx_bf16"]
+
+
+@native
+@emulated
+@pytest.mark.parametrize(
+    "files", [["tests/ops/test_amx.py"], pytest.param(KERNELS, marks=pytest.mark.slow, id="all")]
+)
+def test_kernels_on_emulated_amx(files):
+    """The same tests where tile instructions are executed by the emulator."""
+    done = run(
+        "amx_bf16", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "tests.support.amx", *files
+    )
     assert done.returncode == 0, done.stdout

@@ -46,6 +46,8 @@ static void pack(void* packed, const Source* source, int64_t stride_n, int64_t s
 template <class Isa, class T, class Sink>
 static void multiply_panel(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t m,
                            int64_t columns, int64_t k, const Sink& sink) {
+  if constexpr (Isa::template tiles<T>)
+    return Isa::multiply_panel(a, lda, panel, panel_width<Isa>(columns, 0), m, columns, k, sink);
   switch (divide_up(columns, column_unit)) {
     case 1:
       return multiply_columns<Isa, 16>(a, lda, panel, m, columns, k, sink);
@@ -57,6 +59,10 @@ static void multiply_panel(const T* a, int64_t lda, const typename Isa::template
       return multiply_columns<Isa, 64>(a, lda, panel, m, columns, k, sink);
   }
 }
+
+// Rows of A that meet a panel at once.
+template <class Isa, class T>
+constexpr int64_t row_unit = Isa::template tiles<T> ? 32 : Isa::tile_rows;
 
 template <class Isa, class T>
 static void multiply(float* c, int64_t ldc, const T* a, int64_t lda, const void* packed, int64_t m, int64_t n,
@@ -96,8 +102,8 @@ FX_INLINE const float* rows_for_tile(const bf16* a, int64_t& lda, int64_t rows, 
 template <class Isa, class T, class Sink>
 static void multiply_panels(const T* a, int64_t lda, const void* packed, int64_t m, int64_t n, int64_t k,
                             const Sink& sink) {
-  for (int64_t row = 0; row < m; row += Isa::tile_rows) {
-    const int64_t rows = smaller(m - row, Isa::tile_rows);
+  for (int64_t row = 0; row < m; row += row_unit<Isa, T>) {
+    const int64_t rows = smaller(m - row, row_unit<Isa, T>);
     int64_t stride = lda;
     const auto* from = rows_for_tile<Isa>(a + row * lda, stride, rows, k);
     auto* panel = static_cast<const typename Isa::template Panel<T>*>(packed);

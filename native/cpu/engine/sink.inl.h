@@ -14,6 +14,7 @@ struct StoreTo {
   int64_t stride;
 
   FX_MEMBER StoreTo at(int64_t row, int64_t column) const { return {c + row * stride + column, stride}; }
+  FX_MEMBER float* matrix(int64_t row, int64_t column) const { return c + row * stride + column; }
 
   FX_MEMBER void operator()(int64_t row, int64_t column, typename Isa::F32 sums, int count) const {
     float* to = c + row * stride + column;

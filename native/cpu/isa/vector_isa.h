@@ -11,6 +11,9 @@
 //   dot_rows, dot_columns                    outputs of the dot form at once: see engine/dot.inl.h
 //   Chunk<T>, chunk_size<T>, chunks, dot     operands of a dot product along memory
 //   Panel<T>, k_step<T>, broadcast, dot      operands of the GEMM tile: see engine/gemm.inl.h
+//   tiles<T>                                 has registers that are matrices of T, and with them
+//                                            multiply_panel and multiply_block (see amx_tiles.h) in its place
+//   Session                                  lives on the stack of a thread while it multiplies
 #pragma once
 
 #include <utility>
@@ -43,6 +46,12 @@ struct VectorIsa {
   static constexpr int tile_rows = TileRows;
   static constexpr int panel = TileVectors * Lanes;
   static constexpr int dot_rows = DotRows, dot_columns = 4;
+
+  template <class T>
+  static constexpr bool tiles = false;
+  struct Session {
+    FX_MEMBER Session() {}  // not trivial: a variable that only lives is no unused one
+  };
 
   using F32 = typename VectorTypes<Lanes>::F32;
   using I32 = typename VectorTypes<Lanes>::I32;

@@ -4,25 +4,10 @@
 #include "../engine/dot.inl.h"
 #include "../engine/epilogue.inl.h"
 #include "../engine/gemm.inl.h"
+#include "linear_problem.inl.h"
+#include "linear_tiles.inl.h"
 
 namespace fx {
-
-template <class X, class W>
-struct LinearProblem {
-  const X* x;
-  const W* weight;
-  const X* bias;         // or null
-  const float* scale;    // or null
-  int64_t scale_stride;  // 0 or 1
-  X* y;                  // [m, n], row-major
-  int64_t m, n, k;
-  int64_t x_stride;
-  int64_t weight_stride_n, weight_stride_k;
-  Activation activation = Activation::none;
-  RowOperand<X> multiply = {}, residual = {};
-
-  FX_MEMBER Epilogue<X> epilogue() const { return {y, n, bias, scale, scale_stride, activation, multiply, residual}; }
-};
 
 template <class Isa, class X, class W>
 static void linear_by_dots(const LinearProblem<X, W>& p, const Parallel& pool) {
@@ -81,9 +66,10 @@ static void multiply_chains(float* sums, int64_t width, const X* x, int64_t x_st
 template <class Isa, class X, class W>
 static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
                          const PanelBlocking& blocking) {
+  constexpr int64_t unit = gemm::row_unit<Isa, X>;
   const int64_t width = round_up(columns, column_unit);
   const bool one_block = p.k <= blocking.depth;
-  const int64_t kept_rows = one_block ? smaller(rows, Isa::tile_rows) : rows;
+  const int64_t kept_rows = one_block ? smaller(rows, unit) : rows;
   const int64_t chains = divide_up(smaller(blocking.depth, larger(p.k, 1)), blocking.chain);
   auto* packed = static_cast<char*>(
       scratch(Scratch::panel, static_cast<size_t>(chains) * gemm::packed_bytes<Isa, X>(blocking.chain, columns)));
@@ -102,8 +88,8 @@ static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows
       to += gemm::packed_bytes<Isa, X>(count, columns);
     }
     const bool last = p.k - k <= blocking.depth;
-    for (int64_t r = 0; r < rows; r += Isa::tile_rows) {
-      const int64_t count = smaller(rows - r, Isa::tile_rows);
+    for (int64_t r = 0; r < rows; r += unit) {
+      const int64_t count = smaller(rows - r, unit);
       float* c = one_block ? sums : sums + r * width;
       if (last) expect_rows(epilogue, row + r, count, column, columns);
       multiply_chains<Isa>(c, width, x + r * p.x_stride, p.x_stride, packed, count, columns, depth, blocking.chain,
@@ -124,9 +110,10 @@ static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool)
   const int64_t blocks = divide_up(p.n, columns);
   int64_t parts = smaller(divide_up(pool.threads, blocks), p.m / fewest_rows);
   parts = larger(parts, divide_up(p.m, rows_at_once));
-  const int64_t rows = round_up(divide_up(p.m, parts), Isa::tile_rows);
+  const int64_t rows = round_up(divide_up(p.m, parts), gemm::row_unit<Isa, X>);
   parts = divide_up(p.m, rows);
   parallel_for(pool, blocks * parts, 1, [&](int64_t begin, int64_t end) {
+    [[maybe_unused]] const typename Isa::Session session;
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task % parts * rows, column = task / parts * columns;
       linear_block<Isa>(p, row, smaller(p.m - row, rows), column, smaller(p.n - column, columns), blocking);
@@ -135,10 +122,12 @@ static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool)
 }
 
 // Up to how many rows the dot form is faster than packing, as measured. The sums of short rows cost more
-// than the products; and without BF16 products each pass over W decodes it anew.
+// than the products; and without BF16 products each pass over W decodes it anew. On tiles (not measured) a
+// product of up to sixteen rows of x costs what one of a single row does.
 template <class Isa, class X, class W>
 FX_INLINE int64_t most_dot_rows(int64_t k) {
   constexpr bool decodes = sizeof(W) < sizeof(float) && Isa::template k_step<X> == 1;
+  if constexpr (Isa::template tiles<X>) return 4;
   constexpr int64_t most = decodes ? Isa::dot_rows * static_cast<int64_t>(sizeof(W)) : max_dot_rows;
   return smaller(larger(k / 20, 4), most);
 }
@@ -150,6 +139,12 @@ static const char* run_linear(const LinearProblem<X, W>& p, const Parallel& pool
   if (p.m <= most_dot_rows<Isa, X, W>(p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
     linear_by_dots<Isa>(p, pool);
     return "dot";
+  }
+  if constexpr (Isa::template tiles<X>) {
+    if (p.weight_stride_k == 1 || p.k <= 1) {
+      LinearByTiles<Isa, W>(p).run(pool);
+      return "panel";
+    }
   }
   linear_by_panels<Isa>(p, pool);
   return "panel";

@@ -75,6 +75,7 @@ class ReluLinearAttention {
     const bool narrow = args.key.dtype == Dtype::bfloat16 && args.value.dtype == Dtype::bfloat16;
     const int64_t few = larger(1, (16 << 10) / (smaller(chunk, args.tokens) * args.dim));  // tasks worth a thread
     parallel_for(pool, heads * chunks, few, [&](int64_t begin, int64_t end) {
+      [[maybe_unused]] const typename Isa::Session session;
       for (int64_t task = begin; task < end; ++task) {
         float* summary = summaries + task * summary_size;
         if (narrow)

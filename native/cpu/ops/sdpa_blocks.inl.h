@@ -18,9 +18,10 @@ class SdpaBlocks {
  public:
   explicit SdpaBlocks(const SdpaArgs& arguments) : args(arguments), softmax(arguments) {
     group = args.heads / args.groups;
-    const int64_t most = args.causal ? most_causal_rows : most_rows;
+    constexpr int64_t unit = gemm::row_unit<Isa, T>;
+    const int64_t most = round_up(args.causal ? most_causal_rows : most_rows, unit);
     blocks = divide_up(args.length, most);
-    rows = smaller(round_up(divide_up(args.length, blocks), Isa::tile_rows), most);
+    rows = smaller(round_up(divide_up(args.length, blocks), unit), most);
     blocks = divide_up(args.length, rows);
     keys = larger(visible_keys(args, args.length - 1).end, 1);
     const int64_t key_bytes = static_cast<int64_t>(sizeof(T)) * (args.dim + args.dim_v);
@@ -36,7 +37,8 @@ class SdpaBlocks {
   static constexpr int64_t most_rows = 96;         // a query block: its scores of a key block stay in L2
   static constexpr int64_t most_causal_rows = 60;  // half of a block's last scores are above the diagonal
   static constexpr int64_t key_block = 512;        // keys between two looks at the running maximum
-  static constexpr int64_t value_block = 128;      // a panel of values stays in L1
+  // A panel of values stays in L1; tiles, which leave their sums in memory after each, take longer ones.
+  static constexpr int64_t value_block = Isa::template tiles<T> ? key_block : 128;
   // Sums of more products than this in one register would lose to blocked ones in fp32.
   static constexpr int64_t dim_block = sizeof(T) == sizeof(float) ? 128 : int64_t{1} << 40;
   static constexpr int64_t packed_bytes = 4 << 20;
@@ -68,6 +70,7 @@ class SdpaBlocks {
   int64_t sum_stride() const { return round_up(args.dim_v, column_unit); }
 
   void work(int64_t begin, int64_t end) const {
+    [[maybe_unused]] const typename Isa::Session session;
     Thread thread;
     MaskReader<Isa> mask(args);
     lay_out(Scratch::user0, [&](Workspace& space) {

@@ -1,0 +1,191 @@
+// AVX-512 with BF16 dot products and VBMI byte permutes: Zen 4 and newer, Sapphire Rapids and newer.
+//
+// vdpbf16ps adds two products of neighbouring bf16 to each fp32 sum; it takes and gives subnormals as
+// zero. Panels hold pairs of k side by side for it, and FP8 codes become bf16, in which each is exact.
+//
+// The unnamed namespace is meant: each level that includes this has a copy of its own (see engine/base.h).
+#pragma once
+
+#include <immintrin.h>
+
+#include "vector_isa.h"
+
+namespace fx {
+
+namespace {
+
+struct Avx512Bf16Tag {};
+
+template <class T>
+struct Operand {
+  using Chunk = __m512bh;
+  using Panel = uint32_t;  // two bf16, the lower k in the lower half
+  static constexpr int chunk_size = 32, chunks_at_once = 1, k_step = 2;
+};
+template <>
+struct Operand<float> {
+  using Chunk = __m512;
+  using Panel = float;
+  static constexpr int chunk_size = 16, chunks_at_once = 1, k_step = 1;
+};
+template <>
+struct Operand<e4m3> : Operand<bf16> {
+  static constexpr int chunks_at_once = 2;
+};
+template <>
+struct Operand<e5m2> : Operand<e4m3> {};
+
+// The bf16 bits of a format's 128 non-negative codes, as tables of their lower and upper bytes.
+struct alignas(64) DecodeTable {
+  uint8_t low[128], high[128];
+};
+
+template <class T>
+constexpr DecodeTable decode_table_of() {
+  DecodeTable table{};
+  for (int code = 0; code < 128; ++code) {
+    const uint32_t bits = bits_of_float(to_float(T{static_cast<uint8_t>(code)})) >> 16;
+    table.low[code] = static_cast<uint8_t>(bits);
+    table.high[code] = static_cast<uint8_t>(bits >> 8);
+  }
+  return table;
+}
+
+template <class T>
+constexpr DecodeTable decode_table = decode_table_of<T>();
+
+// Thirty-two vector registers: 6 x 4 sums, four of a panel, one of the rows.
+struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
+  using Base = VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6>;
+
+  static FX_MEMBER __mmask16 first16(int count) { return static_cast<__mmask16>(_bzhi_u32(0xffff, count)); }
+  static FX_MEMBER __mmask32 first32(int count) { return _bzhi_u32(0xffffffff, count); }
+  static FX_MEMBER __mmask64 first64(int count) { return _bzhi_u64(~0ull, count); }
+
+  using Base::load;
+  using Base::store;
+  static FX_MEMBER __m512 load(const float* p, int count) { return _mm512_maskz_loadu_ps(first16(count), p); }
+  static FX_MEMBER __m512 load(const bf16* p, int count) { return widen(_mm256_maskz_loadu_epi16(first16(count), p)); }
+  static FX_MEMBER __m512 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static FX_MEMBER void store(float* p, F32 value, int count) { _mm512_mask_storeu_ps(p, first16(count), value); }
+  static FX_MEMBER void store(bf16* p, F32 value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(value));
+  }
+  static FX_MEMBER void store(bf16* p, F32 value, int count) {
+    _mm256_mask_storeu_epi16(p, first16(count), (__m256i)_mm512_cvtneps_pbh(value));
+  }
+  static FX_MEMBER __m512 widen(__m256i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+
+  static FX_MEMBER F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
+  static FX_MEMBER F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
+  static FX_MEMBER F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
+  using Base::select;
+  static FX_MEMBER __m512 select(__mmask16 mask, F32 yes, F32 no) { return _mm512_mask_blend_ps(mask, no, yes); }
+  static FX_MEMBER __mmask16 nonzero(const uint8_t* p, int count) {
+    const __m128i bytes = _mm_maskz_loadu_epi8(first16(count), p);
+    return _mm_test_epi8_mask(bytes, bytes);
+  }
+  static FX_MEMBER F32 exp(F32 x) {
+    x = min(Base::splat(89.0f), max(Base::splat(-105.0f), x));
+    const F32 n = _mm512_roundscale_ps(x * Base::log2_e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm512_scalef_ps(Base::exp_near_zero(x, n), n);
+  }
+  // The fraction above the floor is one instruction, and the scaling takes the floor itself; both do what
+  // is wanted with -inf.
+  static FX_MEMBER F32 exp2(F32 x) {
+    constexpr int above_floor = 0x09;
+    return _mm512_scalef_ps(Base::exp2_of_fraction(_mm512_reduce_ps(x, above_floor)), x);
+  }
+  static FX_MEMBER float sum(F32 v) { return _mm512_reduce_add_ps(v); }
+  static FX_MEMBER float maximum(F32 v) { return _mm512_reduce_max_ps(v); }
+
+  template <class T>
+  using Chunk = typename Operand<T>::Chunk;
+  template <class T>
+  static constexpr int chunk_size = Operand<T>::chunk_size;
+  template <class T>
+  static constexpr int chunks_at_once = Operand<T>::chunks_at_once;
+
+  static FX_MEMBER void chunks(const float* p, __m512 (&out)[1]) { out[0] = _mm512_loadu_ps(p); }
+  static FX_MEMBER void chunks(const float* p, int count, __m512 (&out)[1]) { out[0] = load(p, count); }
+  static FX_MEMBER void chunks(const bf16* p, __m512bh (&out)[1]) { out[0] = (__m512bh)_mm512_loadu_si512(p); }
+  static FX_MEMBER void chunks(const bf16* p, int count, __m512bh (&out)[1]) {
+    out[0] = (__m512bh)_mm512_maskz_loadu_epi16(first32(count), p);
+  }
+  template <class T>
+  static FX_MEMBER void chunks(const T* p, __m512bh (&out)[2]) {
+    decode<T>(_mm512_loadu_si512(p), out);
+  }
+  template <class T>
+  static FX_MEMBER void chunks(const T* p, int count, __m512bh (&out)[2]) {
+    decode<T>(_mm512_maskz_loadu_epi8(first64(count), p), out);
+  }
+
+  // Sixty-four codes: look up the two bytes of each, put the sign in, and interleave them.
+  template <class T>
+  static FX_MEMBER void decode(__m512i codes, __m512bh (&out)[2]) {
+    const DecodeTable& table = decode_table<T>;
+    // Interleaving works within quarters, so the quadwords change places first.
+    codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+    const __m512i low =
+        _mm512_permutex2var_epi8(_mm512_load_si512(table.low), codes, _mm512_load_si512(table.low + 64));
+    const __m512i high =
+        _mm512_permutex2var_epi8(_mm512_load_si512(table.high), codes, _mm512_load_si512(table.high + 64));
+    constexpr int or_and = 0xf8;  // a | (b & c)
+    const __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), or_and);
+    out[0] = (__m512bh)_mm512_unpacklo_epi8(low, top);
+    out[1] = (__m512bh)_mm512_unpackhi_epi8(low, top);
+  }
+
+  using Base::dot;
+  static FX_MEMBER F32 dot(__m512bh a, __m512bh b, F32 sum) { return _mm512_dpbf16_ps(sum, a, b); }
+
+  template <class T>
+  using Panel = typename Operand<T>::Panel;
+  template <class T>
+  static constexpr int k_step = Operand<T>::k_step;
+
+  static FX_MEMBER __m512 panel_load(const float* p) { return _mm512_loadu_ps(p); }
+  static FX_MEMBER __m512bh panel_load(const uint32_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
+  static FX_MEMBER void panel_store(float* p, F32 v) { _mm512_storeu_ps(p, v); }
+  static FX_MEMBER void panel_store(uint32_t* p, F32 v) { _mm512_storeu_ps(p, v); }
+
+  static FX_MEMBER __m512 broadcast(const float* a) { return _mm512_set1_ps(*a); }
+  static FX_MEMBER __m512bh broadcast(const bf16* a) {
+    int32_t pair;
+    __builtin_memcpy(&pair, a, sizeof pair);
+    return (__m512bh)_mm512_set1_epi32(pair);
+  }
+  static FX_MEMBER __m512 broadcast_last(const float* a) { return broadcast(a); }
+  static FX_MEMBER __m512bh broadcast_last(const bf16* a) { return (__m512bh)_mm512_set1_epi32(a->bits); }
+
+  static FX_MEMBER F32 panel_of_columns(const float* row, const float*, int count) { return load(row, count); }
+  template <class T>
+  static FX_MEMBER F32 panel_of_columns(const T* row, const T* next, int count) {
+    const U32 low = (U32)load(row, count) >> 16;
+    const U32 high = next == nullptr ? U32{} : (U32)load(next, count) & 0xffff0000;
+    return (F32)(low | high);
+  }
+  static FX_MEMBER F32 panel_of_k(const float* column) { return load(column); }
+  static FX_MEMBER F32 panel_of_k(const float* column, int count) { return load(column, count); }
+  static FX_MEMBER F32 panel_of_k(const bf16* column) { return _mm512_loadu_ps(column); }
+  static FX_MEMBER F32 panel_of_k(const bf16* column, int count) {
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first32(count), column));
+  }
+  template <class T>
+  static FX_MEMBER F32 panel_of_k(const T* column) {
+    return panel_of_k(column, 32);
+  }
+  template <class T>
+  static FX_MEMBER F32 panel_of_k(const T* column, int count) {
+    __m512bh halves[2];
+    decode<T>(_mm512_maskz_loadu_epi8(first32(count), column), halves);
+    return (F32)halves[0];
+  }
+};
+
+}  // namespace
+
+}  // namespace fx
