@@ -9,17 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fxrewrite.ops
 from fxrewrite.ops import fp8_linear as fp8_definition
 from fxrewrite.ops.counters import counters, reset_counters
 from fxrewrite.ops.isa import active_isa
 from tests.support import amx
 from tests.support.contract import check
 
-pytestmark = [
-    pytest.mark.skipif(fxrewrite.ops.native_missing is not None, reason="no native library"),
-    pytest.mark.skipif(active_isa() != "amx_bf16", reason="run by test_isa.py under the emulator"),
-]
+if active_isa() != "amx_bf16":
+    pytest.skip("run by test_isa.py under the emulator", allow_module_level=True)
+
 BF16 = torch.bfloat16
 linear, fp8_linear, sdpa = (getattr(torch.ops.fxrewrite, n) for n in ("linear", "fp8_linear", "sdpa"))
 
