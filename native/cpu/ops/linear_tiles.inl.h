@@ -62,8 +62,9 @@ class LinearByTiles {
     const int64_t stride = round_up(rows, column_unit) + column_unit;  // no power of two: rows spread over L1's sets
     auto* sums =
         static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(columns * stride)));
-    for (int64_t k = 0, some; k == 0 || k < p.k; k += some) {
-      some = Isa::block_depth(smaller(k_block, p.k - k));
+    int64_t k = 0;
+    do {  // once where p.k is 0
+      const int64_t some = Isa::block_depth(smaller(k_block, p.k - k));
       int64_t lda = p.weight_stride_n;
       const bf16* a = rows_of_weight(p.weight + n * lda + k, lda, columns, some);
       for (int64_t r = 0; r < rows; r += unit) {
@@ -73,7 +74,8 @@ class LinearByTiles {
           Isa::multiply_block(sums + c * stride + r, stride, k > 0, a + c * lda, lda, panel, wide,
                               smaller(unit, columns - c), smaller(unit, rows - r), some);
       }
-    }
+      k += some;
+    } while (k < p.k);
     finish(sums, stride, row, rows, n, columns);
   }
 
