@@ -59,7 +59,8 @@ def rewrite(
     a pipeline runs of a model by another method than ``forward`` (``vae.decode``) stays as it is.
 
     ``options``: ``then`` ("eager" or "inductor": what runs the rewritten graph), ``on_unknown``
-    ("dispatch" or "reject": what to do with a site whose conditions cannot be proved), ``rules``
+    (what to do with a site whose conditions are neither proved nor refuted: "dispatch", the operator
+    decides at every call; "guard", Dynamo compiles once for each side; "reject"), ``rules``
     (a sequence of Rule instances in place of ``fxrewrite.patterns.DEFAULT``).
 
     What cannot be captured stays eager, and the report's notes say what and why. Raises UsageError for

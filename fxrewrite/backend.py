@@ -69,11 +69,12 @@ def compile_graph(
     fast: Compiled | None = None
     try:
         if options.then == "eager" and capture.has_inner_tensors(gm):
-            fast = _on_inner_tensors(gm, example_inputs, options, report, weights)
+            fast = _on_inner_tensors(gm, example_inputs, options, report, weights, may_guard=apply)
         else:
             started = time.perf_counter()
             graph = capture.from_dynamo(gm)
-            matched = _rewrite(graph, options, report, weights, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            matched = _rewrite(graph, options, report, weights, seconds, may_guard=apply)
             gm = graph if matched else gm
             fast = graph.forward if matched else None
     except CaptureError as error:
@@ -95,15 +96,23 @@ def compile_graph(
 
 
 def _rewrite(
-    graph: fx.GraphModule, options: Options, report: Report, weights: frozenset[int], seconds: float
+    graph: fx.GraphModule,
+    options: Options,
+    report: Report,
+    weights: frozenset[int],
+    seconds: float,
+    *,
+    may_guard: bool = False,
 ) -> bool:
     """Rewrite a captured graph in place and report it. Returns whether a site matched; where the pass
-    itself failed, ``graph`` is not to be used.
+    itself failed, ``graph`` is not to be used. ``may_guard``: see ``rewrite_graph``.
     """
     name = f"g{len(report.captures)}"
     nodes, rules = len(graph.graph.nodes), default_rules(options)
     try:
-        found = rewrite_graph(graph, rules, options, name, grad_enabled=torch.is_grad_enabled())
+        found = rewrite_graph(
+            graph, rules, options, name, grad_enabled=torch.is_grad_enabled(), may_guard=may_guard
+        )
     except Exception as error:  # a fault of ours must not be the model's: it runs as it is, and is told
         if is_strict():
             raise
@@ -138,6 +147,8 @@ def _on_inner_tensors(
     options: Options,
     report: Report,
     weights: frozenset[int],
+    *,
+    may_guard: bool,
 ) -> Compiled | None:
     """Rewrite the graph on the tensors inside of its inputs: the local shards of a DTensor, say.
 
@@ -149,9 +160,9 @@ def _on_inner_tensors(
     def rewrite(graph: fx.GraphModule) -> fx.GraphModule:
         nonlocal matched
         before = copy.deepcopy(graph)
-        matched = _rewrite(
-            capture.canonical_graph(graph), options, report, weights, time.perf_counter() - started
-        )
+        seconds = time.perf_counter() - started
+        canonical = capture.canonical_graph(graph)
+        matched = _rewrite(canonical, options, report, weights, seconds, may_guard=may_guard)
         return graph if matched else before
 
     compiled = capture.on_inner_tensors(gm, example_inputs, rewrite)

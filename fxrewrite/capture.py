@@ -29,7 +29,9 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy import functions as sizes
@@ -156,6 +158,30 @@ def from_exported(program: torch.export.ExportedProgram) -> torch.export.Exporte
     return decomposed
 
 
+def enforced_sizes(
+    program: torch.export.ExportedProgram,
+) -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
+    """What a program checks of its inputs when it runs: the ranges of its symbols by name; and the names of
+    those of which it checks nothing.
+
+    A lower bound of 2 is not checked: sizes 0 and 1 run. Nor is anything of a derived size (``4 * k``), so
+    that k need not even be an integer.
+    """
+    ranges = {}
+    for symbol, found in program.range_constraints.items():
+        if symbol.is_Symbol:
+            low, high = _bounds(found)
+            ranges[symbol.name] = (low if low > 2 else 0, high)
+    derived: set[str] = set()
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            expression = symbolic_expression(size)
+            if isinstance(expression, sympy.Basic) and not expression.is_Symbol:
+                derived.update(symbol.name for symbol in expression.free_symbols)
+    return ranges, frozenset(derived)
+
+
 @contextlib.contextmanager
 def renaming_outputs(program: torch.export.ExportedProgram) -> Iterator[None]:
     """While active, a node that is replaced in the program's graph is replaced in its signature too."""
@@ -252,6 +278,28 @@ def shape_env_of(*values: Any) -> ShapeEnv | None:
     return next((node.shape_env for node in symbolic if hasattr(node, "shape_env")), None)
 
 
+@contextlib.contextmanager
+def adding_guards() -> Iterator[None]:
+    """A context in which conditions that are evaluated become guards, within one that suppresses that."""
+    before = getattr(symbolic_shapes.TLS, "suppress_guards", False)
+    symbolic_shapes.TLS.suppress_guards = False
+    try:
+        yield
+    finally:
+        symbolic_shapes.TLS.suppress_guards = before
+
+
+def evaluated(question: Callable[[], bool]) -> bool | None:
+    """The answer with the sizes at hand; None where only the run knows it.
+
+    As everywhere, the ShapeEnv records the answer as a guard, unless guards are suppressed.
+    """
+    try:
+        return question()
+    except GuardOnDataDependentSymNode:
+        return None
+
+
 @dataclass(frozen=True)
 class ShapeFacts:
     """What a ShapeEnv knows: conditions on its symbols (sympy), and inclusive ranges by their names."""
@@ -299,6 +347,12 @@ _INTEGER_FUNCTIONS: dict[type, str] = {
     sizes.Min: "smallest",
     sizes.PowByNatural: "power",
 }
+
+
+def shape_env_of_graph(gm: fx.GraphModule) -> ShapeEnv | None:
+    """The ShapeEnv of the values in the graph's metadata, or None."""
+    mode = fake_mode_of(gm)
+    return None if mode is None else mode.shape_env
 
 
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:

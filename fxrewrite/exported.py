@@ -8,6 +8,8 @@ import torch
 
 from . import capture
 from .backend import default_rules
+from .errors import UsageError
+from .guards.facts import Exported, declare_exported
 from .report import Report
 from .rewriting import Options, rewrite_graph
 
@@ -16,9 +18,18 @@ def rewrite_exported(program: torch.export.ExportedProgram, options: Options) ->
     """See ``fxrewrite.rewrite``. ``program`` is not changed; the result has ``.report``.
 
     The result is for inference: the operators that replace sites have no gradients. A process that
-    loads it from a file must import fxrewrite first.
+    loads it from a file must import fxrewrite first. Raises UsageError for ``on_unknown="guard"``: nothing
+    checks a guard of a program that is exported.
     """
+    if options.on_unknown == "guard":
+        raise UsageError(
+            "on_unknown='guard' does not go with an ExportedProgram, which checks no guards when it runs: "
+            "use 'dispatch' or 'reject'"
+        )
     rewritten = capture.from_exported(copy.copy(program))
+    environment = capture.shape_env_of_graph(rewritten.graph_module)
+    if environment is not None:
+        declare_exported(environment, Exported(*capture.enforced_sizes(rewritten)))
     report = Report()
     with capture.renaming_outputs(rewritten):
         found = rewrite_graph(

@@ -13,10 +13,7 @@ from typing import Any
 from .. import capture
 from .decide import UNDECIDED, Decision, is_at_least_zero, is_multiple, is_zero
 from .facts import Facts, facts_of, is_assumed
-from .verdict import Judgement, Verdict
-
-ASSUMPTION = "assumption"
-"""Evidence of what an exported program was traced with and does not check when it runs."""
+from .verdict import ASSUMPTION, Judgement, Verdict
 
 
 def prove_divisible(value: Any, divisor: int, name: str) -> Judgement:

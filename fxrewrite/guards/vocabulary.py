@@ -7,13 +7,14 @@ A guard is a condition with a name; ``judge`` gives its verdict. Rules and imple
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
+from .. import capture
 from . import prover
-from .verdict import Judgement, Verdict
+from .verdict import ASSUMPTION, GUARD, Judgement, Verdict
 
 
 class TensorLike(Protocol):
@@ -28,29 +29,51 @@ class TensorLike(Protocol):
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition to be judged."""
+    """A condition to be judged.
+
+    ``ask`` evaluates the condition with the sizes at hand, as a program's own ``if`` would: outside of a
+    region that suppresses guards it makes the graph valid for sizes of the same answer only. None where
+    there is nothing to ask.
+    """
 
     judge: Callable[[], Judgement]
+    ask: Callable[[], bool] | None = None
+
+    def settle(self) -> Judgement:
+        """The judgement; what is UNKNOWN is asked, and then holds, or not, by a guard of the graph."""
+        judgement = self.judge()
+        if judgement.verdict is not Verdict.UNKNOWN or self.ask is None:
+            return judgement
+        holds = capture.evaluated(self.ask)
+        if holds is None:  # a size that only the run knows
+            return judgement
+        if holds:
+            return replace(judgement, verdict=Verdict.PROVED, evidence=GUARD, detail="")
+        details = [f"not with these sizes: {judgement.residual}"] + [judgement.detail] * bool(
+            judgement.detail
+        )
+        evidence = judgement.evidence or GUARD
+        return replace(judgement, verdict=Verdict.REFUTED, evidence=evidence, detail=": ".join(details))
 
 
 def divisible(value: int | torch.SymInt, divisor: int, name: str) -> Guard:
     """``value``, called ``name`` in reports, is a multiple of ``divisor``."""
-    return Guard(lambda: prover.prove_divisible(value, divisor, name))
+    return Guard(lambda: prover.prove_divisible(value, divisor, name), lambda: bool(value % divisor == 0))
 
 
 def equal(left: int | torch.SymInt, right: int | torch.SymInt, name: str) -> Guard:
     """``left == right``; ``name`` is the condition in words ("batch == 1")."""
-    return Guard(lambda: prover.prove_equal(left, right, name))
+    return Guard(lambda: prover.prove_equal(left, right, name), lambda: bool(left == right))
 
 
 def at_most(value: int | torch.SymInt, bound: int, name: str) -> Guard:
     """``value <= bound``."""
-    return Guard(lambda: prover.prove_at_most(value, bound, name))
+    return Guard(lambda: prover.prove_at_most(value, bound, name), lambda: bool(value <= bound))
 
 
 def at_least(value: int | torch.SymInt, bound: int, name: str) -> Guard:
     """``value >= bound``."""
-    return Guard(lambda: prover.prove_at_least(value, bound, name))
+    return Guard(lambda: prover.prove_at_least(value, bound, name), lambda: bool(value >= bound))
 
 
 def same_shape(left: Sequence[Any], right: Sequence[Any], name: str) -> Guard:
@@ -62,7 +85,7 @@ def same_shape(left: Sequence[Any], right: Sequence[Any], name: str) -> Guard:
         judgements = [prover.prove_equal(a, b, name) for a, b in zip(left, right, strict=True)]
         return conjunction(judgements, name)
 
-    return Guard(judge)
+    return Guard(judge, lambda: all(bool(a == b) for a, b in zip(left, right, strict=True)))
 
 
 def dtype_in(tensor: TensorLike, allowed: Iterable[torch.dtype], name: str) -> Guard:
@@ -94,14 +117,39 @@ def holds(condition: bool, guard: str, detail: str) -> Guard:
     return Guard(lambda: prover.decide(condition, guard, detail))
 
 
+def judged(guards: Iterable[Guard], on_unknown: str) -> tuple[Judgement, ...]:
+    """The guards' judgements. With ``on_unknown`` "guard", where none is refuted, those that are unknown
+    are settled in turn, until one does not hold.
+    """
+    guards = list(guards)
+    judgements = [guard.judge() for guard in guards]
+    if on_unknown == "guard":
+        for index, guard in enumerate(guards):
+            if any(j.verdict is Verdict.REFUTED for j in judgements):
+                break
+            if judgements[index].verdict is Verdict.UNKNOWN:
+                judgements[index] = guard.settle()
+    return tuple(judgements)
+
+
+def blocking(judgements: Sequence[Judgement], on_unknown: str) -> Judgement | None:
+    """The judgement that rules a site, or an implementation, out: refuted, or open under "reject"."""
+    broken = next((j for j in judgements if j.verdict is Verdict.REFUTED), None)
+    if broken is None and on_unknown == "reject":
+        return next((j for j in judgements if j.is_open), None)
+    return broken
+
+
 def conjunction(judgements: Sequence[Judgement], name: str) -> Judgement:
     """One judgement for "all of these hold"."""
     for judgement in judgements:
         if judgement.verdict is Verdict.REFUTED:
             return Judgement(name, Verdict.REFUTED, judgement.evidence, judgement.detail)
-    residual = [j.residual for j in judgements if j.verdict is Verdict.UNKNOWN]
-    if residual:
-        return Judgement(name, Verdict.UNKNOWN, residual=" and ".join(dict.fromkeys(residual)))
+    residual = " and ".join(dict.fromkeys(j.residual for j in judgements if j.residual))
+    if any(j.verdict is Verdict.UNKNOWN for j in judgements):
+        return Judgement(name, Verdict.UNKNOWN, residual=residual)
+    if any(j.evidence == ASSUMPTION for j in judgements):
+        return Judgement(name, Verdict.PROVED, ASSUMPTION, residual=residual)
     evidence = ", ".join(dict.fromkeys(j.evidence for j in judgements))
     return Judgement(name, Verdict.PROVED, evidence or "static")
 

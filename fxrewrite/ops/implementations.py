@@ -40,13 +40,13 @@ class Implementation:
         """As counted at run time: "avx512_bf16:dot"."""
         return f"{active_isa()}:{self.algorithm}"
 
-    def judge(self, arguments: Arguments) -> list[Judgement]:
-        """All requirements judged for a call with these arguments."""
+    def guards(self, arguments: Arguments) -> list[Guard]:
+        """All requirements of a call with these arguments."""
         level = active_isa()
         pays = f"{self.algorithm} is faster than the framework at {level}"
         listed = holds(level in self.levels, pays, f"kernels of level {level}")
-        judged = [measured(listed, f"faster than the framework from {self.levels[-1]} on").judge()]
-        return judged + [guard.judge() for guard in self.requires(arguments, level)]
+        first = measured(listed, f"faster than the framework from {self.levels[-1]} on")
+        return [first, *self.requires(arguments, level)]
 
 
 def measured(guard: Guard, detail: str) -> Guard:
@@ -54,11 +54,12 @@ def measured(guard: Guard, detail: str) -> Guard:
 
     def judge() -> Judgement:
         judgement = guard.judge()
-        if judgement.verdict is not Verdict.REFUTED:
+        if judgement.verdict is Verdict.PROVED:
             return judgement
-        return replace(judgement, evidence=MEASURED, detail=f"{judgement.detail}: {detail}")
+        details = [judgement.detail] * bool(judgement.detail) + [detail]
+        return replace(judgement, evidence=MEASURED, detail=": ".join(details))
 
-    return Guard(judge)
+    return Guard(judge, guard.ask)
 
 
 # -------------------------------------------------------------------------------------------- linear

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..guards.verdict import Verdict
+from ..guards.verdict import GUARD, Verdict
 from .site import Site
 
 _LAYER_IN_TEXT = re.compile(r"(?<=[A-Za-z])(_|\.)\d+\b")
@@ -51,8 +51,10 @@ def merge(sites: Iterable[Site]) -> list[Group]:
 
 
 def residuals(site: Site) -> list[str]:
-    """What remains to be checked at run time, guard by guard."""
-    return [j.residual or j.guard for j in site.judgements if j.verdict is Verdict.UNKNOWN]
+    """What remains to be checked, and by whom, guard by guard."""
+    open_ = [f"checked at run time: {j.residual or j.guard}" for j in site.judgements if j.is_open]
+    guards = (j.residual for j in site.judgements if j.verdict is Verdict.PROVED and j.evidence == GUARD)
+    return list(dict.fromkeys([*open_, *(f"compiled for: {condition}" for condition in guards)]))
 
 
 def key(site: Site) -> object:

@@ -120,7 +120,7 @@ def outcome(group: Group) -> list[str]:
     """The implementation with what is left to check at run time, or the reason, a line each."""
     site = group.first
     lines = [group.reason] if not site.matched else [f"implementation: {site.implementation or 'unknown'}"]
-    lines += [f"checked at run time: {condition}" for condition in residuals(site) if site.matched]
+    lines += residuals(site) if site.matched else []
     return lines
 
 

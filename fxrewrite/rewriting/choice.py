@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..guards.verdict import Judgement, Verdict
+from ..guards.verdict import Judgement
+from ..guards.vocabulary import blocking, judged
 from ..ops.implementations import IMPLEMENTATIONS, MEASURED
 from ..report import Reason, Refusal
 
@@ -27,24 +28,24 @@ class Choice:
 def choose(op: str, arguments: Mapping[str, Any], *, on_unknown: str = "dispatch") -> Choice:
     """Choose for a call of ``fxrewrite::op`` with all its ``arguments`` by name, defaults included.
 
-    With ``on_unknown`` "reject" a requirement that is neither proved nor refuted refuses too.
+    With ``on_unknown`` "reject" a requirement that is neither proved nor refuted refuses too; with "guard"
+    it is settled with the sizes at hand.
     """
     refusals: list[Refusal] = []
     code = Reason.GUARD
     for implementation in IMPLEMENTATIONS[op]:
-        judgements = implementation.judge(arguments)
-        broken = next((j for j in judgements if j.verdict is Verdict.REFUTED), None)
-        unknown = [j for j in judgements if j.verdict is Verdict.UNKNOWN]
-        if broken is None and not (unknown and on_unknown == "reject"):
-            return Choice(implementation.name, tuple(judgements), tuple(refusals))
-        blocker = broken or unknown[0]
-        refusals.append(Refusal(implementation.name, blocker.detail or blocker.residual or blocker.guard))
-        if broken is None:
-            code = Reason.UNPROVED
-        elif broken.evidence == MEASURED or broken.guard.startswith("ISA "):
+        judgements = judged(implementation.guards(arguments), on_unknown)
+        blocker = blocking(judgements, on_unknown)
+        if blocker is None:
+            return Choice(implementation.name, judgements, tuple(refusals))
+        requirement = blocker.detail or blocker.residual or blocker.guard
+        if blocker.is_open:
+            code, requirement = Reason.UNPROVED, blocker.residual or blocker.guard
+        elif blocker.evidence == MEASURED or blocker.guard.startswith("ISA "):
             code = Reason.NO_KERNEL
         else:
             code = Reason.GUARD
+        refusals.append(Refusal(implementation.name, requirement))
     return Choice(None, (), tuple(refusals), code)
 
 

@@ -12,10 +12,11 @@ from typing import cast
 import torch
 from torch import fx
 
-from ..capture import fake_mode_of, first_line
+from ..capture import adding_guards, fake_mode_of, first_line, shape_env_of_graph
 from ..errors import is_strict
 from ..guards.prover import prove_equal
 from ..guards.verdict import Judgement, Verdict
+from ..guards.vocabulary import blocking, judged
 from ..matching import Aliasing, Match, Matcher, Rule
 from ..matching.aliasing import shares_memory
 from ..report import Capture, Reason, Site
@@ -33,16 +34,23 @@ from .work import Work
 
 
 def rewrite_graph(
-    gm: fx.GraphModule, rules: Sequence[Rule], options: Options, name: str, *, grad_enabled: bool
+    gm: fx.GraphModule,
+    rules: Sequence[Rule],
+    options: Options,
+    name: str,
+    *,
+    grad_enabled: bool,
+    may_guard: bool = False,
 ) -> Capture:
     """Find and replace the sites of ``gm``, a functional pre-dispatch ATen graph, in place.
 
-    Returns what was found; where no site matched, ``gm`` is left as it was.
+    Returns what was found; where no site matched, ``gm`` is left as it was. ``may_guard``: under
+    ``on_unknown="guard"`` conditions become guards of the graph's ShapeEnv. Otherwise nothing is added to it.
     """
     started = time.perf_counter()
-    simplify(gm)
-    pass_ = Pass(gm, rules, options, grad_enabled)
-    with pass_.no_new_guards():
+    with _no_new_guards(gm):
+        simplify(gm)
+        pass_ = Pass(gm, rules, options, grad_enabled, may_guard)
         sites = pass_.run()
     for index, site in enumerate(sites):
         site.id = f"{name}.{index}"
@@ -55,12 +63,20 @@ def rewrite_graph(
     )
 
 
+@contextlib.contextmanager
+def _no_new_guards(gm: fx.GraphModule) -> Iterator[None]:
+    environment = shape_env_of_graph(gm)
+    with environment.suppress_guards() if environment is not None else contextlib.nullcontext():
+        yield
+
+
 class Pass:
     """One run over one graph."""
 
     def __init__(
-        self, gm: fx.GraphModule, rules: Sequence[Rule], options: Options, grad_enabled: bool
+        self, gm: fx.GraphModule, rules: Sequence[Rule], options: Options, grad_enabled: bool, may_guard: bool
     ) -> None:
+        self.may_guard = may_guard
         self.gm, self.rules, self.options = gm, rules, options
         self.aliasing = Aliasing(gm.graph)
         self.matcher = Matcher(gm.graph, self.aliasing)
@@ -70,12 +86,6 @@ class Pass:
         self.work = Work(gm.graph)
         self.trace = Trace(rules)
         self.unused = {n for n in gm.graph.nodes if not n.users and n.target is not operator.getitem}
-
-    @contextlib.contextmanager
-    def no_new_guards(self) -> Iterator[None]:
-        environment = self.mode.shape_env if self.mode is not None else None
-        with environment.suppress_guards() if environment is not None else contextlib.nullcontext():
-            yield
 
     def run(self) -> list[Site]:
         found = list(self._matches())
@@ -175,11 +185,24 @@ class Pass:
 
     def _judge(self, candidate: Candidate) -> None:
         hazard = self.hazards.check(candidate.match)
-        broken = refuted(candidate.site.judgements)
         if hazard is not None:
             candidate.reject(*hazard)
-        elif broken is not None:
-            candidate.reject(Reason.GUARD, broken.detail or broken.guard)
+            return
+        site, on_unknown = candidate.site, self.options.on_unknown
+        if on_unknown == "guard" and any(j.verdict is Verdict.UNKNOWN for j in site.judgements):
+            with self._guarding():
+                site.judgements = judged(candidate.rule.guards(candidate.match), on_unknown)
+        blocker = blocking(site.judgements, on_unknown)
+        if blocker is None:
+            return
+        if blocker.is_open:
+            candidate.reject(Reason.UNPROVED, blocker.residual or blocker.guard)
+        else:
+            candidate.reject(Reason.GUARD, blocker.detail or blocker.guard)
+
+    def _guarding(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which a condition that is asked becomes a guard; in a dry run it is only asked."""
+        return adding_guards() if self.may_guard else contextlib.nullcontext()
 
     def _build(self, candidate: Candidate) -> None:
         """Insert the replacement before the root; reject the site where it does not qualify."""
@@ -208,11 +231,12 @@ class Pass:
                 continue
             values, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
             schema = node.target._schema
-            choice = choose(
-                schema.name.removeprefix("fxrewrite::"),
-                arguments_of(schema, values, named),
-                on_unknown=self.options.on_unknown,
-            )
+            with self._guarding():
+                choice = choose(
+                    schema.name.removeprefix("fxrewrite::"),
+                    arguments_of(schema, values, named),
+                    on_unknown=self.options.on_unknown,
+                )
             site.refusals += choice.refusals
             site.judgements += choice.judgements
             if choice.implementation is None:

@@ -10,7 +10,7 @@ from ..errors import UsageError
 from ..matching import Rule
 
 THEN = ("eager", "inductor")
-ON_UNKNOWN = ("dispatch", "reject")
+ON_UNKNOWN = ("dispatch", "guard", "reject")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Options:
 
     * ``then``: what runs the rewritten graph, "eager" or "inductor".
     * ``on_unknown``: what to do with a site of which a condition can be neither proved nor refuted:
-      "dispatch" replaces it (the op checks at run time), "reject" leaves it.
+      "dispatch" replaces it (the op checks at run time: one graph for all sizes), "guard" asks it of the
+      sizes at hand (Dynamo compiles again for those of the other answer), "reject" leaves it.
     * ``rules``: the rules to use, in order; None is all of ``fxrewrite.patterns``.
     """
 
