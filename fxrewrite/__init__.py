@@ -26,6 +26,7 @@ if TYPE_CHECKING or _unsupported is None:
     from . import ops
     from .api import analyze, compile_report, restore, rewrite
     from .matching import Rule
+    from .ops.counters import counters, reset_counters
     from .quality import quality
     from .report import Report, Site
 
@@ -46,8 +47,10 @@ __all__ = [
     "__version__",
     "analyze",
     "compile_report",
+    "counters",
     "ops",
     "quality",
+    "reset_counters",
     "restore",
     "rewrite",
 ]

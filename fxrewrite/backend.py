@@ -16,6 +16,7 @@ from torch import fx
 
 from . import capture
 from .errors import CaptureError, UsageError, is_strict
+from .ops.counters import CallsSince
 from .ops.library import signature
 from .quality import is_exact
 from .report import Capture, Report
@@ -53,6 +54,7 @@ def fxrewrite(
         raise UsageError(
             f"torch.compile({name}=...) does not go with backend='fxrewrite': use options={{...}}"
         )
+    _report.counter = _report.counter or CallsSince()
     return compile_graph(gm, example_inputs, make_options(dict(options or {}), then="inductor"), _report)
 
 

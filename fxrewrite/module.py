@@ -15,6 +15,7 @@ from torch import nn
 from . import capture
 from .backend import compile_graph
 from .errors import CaptureError, UsageError
+from .ops.counters import CallsSince
 from .report import Report
 from .rewriting import Options
 
@@ -62,6 +63,7 @@ class RewrittenForward:
             self.report.captures.clear()
             self.report.notes.clear()
             self.report.predicted = False
+            self.report.counter = CallsSince()
         return compile_graph(gm, example_inputs, self.options, self.report)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import functools
 import hashlib
 import os
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ import torch
 
 NAMESPACE = "fxrewrite"
 _library = torch.library.Library(NAMESPACE, "DEF")
+
+reference_calls: Counter[str] = Counter()
+"""Calls by op that no native kernel was asked for: on another device, or without the library."""
+_counting = threading.Lock()
 _schemas: list[str] = []
 
 
@@ -38,7 +44,14 @@ def define(
     _schemas.append(schema)
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.define(schema.replace(name, f"{name}_reference", 1))
-    _library.impl(name, reference, "CompositeExplicitAutograd")
+
+    @functools.wraps(reference)
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with _counting:
+            reference_calls[name] += 1
+        return reference(*args, **kwargs)
+
+    _library.impl(name, counted, "CompositeExplicitAutograd")
     _library.impl(f"{name}_reference", reference, "CompositeImplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     op: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default

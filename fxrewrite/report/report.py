@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,12 +45,21 @@ class Report:
 
     ``captures`` has one entry a captured graph; ``notes`` name the parts that were not captured, or
     only in part, and why. ``predicted`` is True while the report stems from the dry run (nothing
-    has been executed yet).
+    has been executed yet). ``counter`` gives the calls since the model first ran, by operator and
+    implementation.
     """
 
     captures: list[Capture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     predicted: bool = False
+    counter: Callable[[], dict[str, dict[str, int]]] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def calls(self) -> dict[str, dict[str, int]]:
+        """How often each operator took which implementation, ``{op: {implementation: calls}}``, since the
+        model first ran: all calls of this process, those of other rewritten models included.
+        """
+        return self.counter() if self.counter is not None else {}
 
     @property
     def sites(self) -> list[Site]:
@@ -115,6 +125,7 @@ class Report:
                 for c in self.captures
             ],
             "notes": list(self.notes),
+            "calls": self.calls,
             "sites": [site.to_dict() for site in self.sites],
         }
 

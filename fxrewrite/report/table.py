@@ -47,6 +47,8 @@ def _print_all(console: Console, report: Report, by: By) -> None:
         f"{kind} by {name}: {need} ({sites_text(count)})" for (kind, name, need), count in unused.items()
     ]
     _list(console, "Implementations that do not apply:", lines)
+    calls = [f"{op} by {by}: {n}" for op, counts in report.calls.items() for by, n in counts.items()]
+    _list(console, "Calls since the model first ran, of this process:", calls)
     _list(console, "Notes:", report.notes)
     if report.captures:
         _write(console, "\n" + _effort(report), style="dim")
