@@ -48,7 +48,7 @@ def rewrite_graph(
     ``on_unknown="guard"`` conditions become guards of the graph's ShapeEnv. Otherwise nothing is added to it.
     """
     started = time.perf_counter()
-    with _no_new_guards(gm):
+    with no_new_guards(gm):
         simplify(gm)
         pass_ = Pass(gm, rules, options, grad_enabled, may_guard)
         sites = pass_.run()
@@ -64,7 +64,8 @@ def rewrite_graph(
 
 
 @contextlib.contextmanager
-def _no_new_guards(gm: fx.GraphModule) -> Iterator[None]:
+def no_new_guards(gm: fx.GraphModule) -> Iterator[None]:
+    """A context in which nothing becomes a guard of the ShapeEnv of the graph's sizes."""
     environment = shape_env_of_graph(gm)
     with environment.suppress_guards() if environment is not None else contextlib.nullcontext():
         yield
@@ -74,7 +75,12 @@ class Pass:
     """One run over one graph."""
 
     def __init__(
-        self, gm: fx.GraphModule, rules: Sequence[Rule], options: Options, grad_enabled: bool, may_guard: bool
+        self,
+        gm: fx.GraphModule,
+        rules: Sequence[Rule],
+        options: Options,
+        grad_enabled: bool,
+        may_guard: bool = False,
     ) -> None:
         self.may_guard = may_guard
         self.gm, self.rules, self.options = gm, rules, options

@@ -12,7 +12,7 @@ from torch import fx
 from ..matching import Rule
 from ..report import Capture, Site
 from .candidates import Candidate
-from .driver import Pass
+from .driver import Pass, no_new_guards
 from .functional import simplify
 from .options import Options
 
@@ -35,9 +35,9 @@ def isolate(
     gm: fx.GraphModule, rules: Sequence[Rule], options: Options, name: str
 ) -> tuple[Capture, list[Isolated]]:
     """The matched sites of ``gm``, a functional pre-dispatch ATen graph, which is not rewritten."""
-    simplify(gm)
-    pass_ = _Isolating(gm, rules, options, grad_enabled=False)
-    with pass_.no_new_guards():
+    with no_new_guards(gm):
+        simplify(gm)
+        pass_ = _Isolating(gm, rules, options, grad_enabled=False)
         sites = pass_.run()
     for index, site in enumerate(sites):
         site.id = f"{name}.{index}"
