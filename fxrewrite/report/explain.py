@@ -63,7 +63,7 @@ def _print_site(console: Console, report: Report, site: Site) -> None:
 def _facts(report: Report, site: Site) -> Iterator[tuple[str, str]]:
     if site.reason:
         yield "reason", site.reason
-    yield "module", site.module or "(unknown)"
+    yield "module", site.module or "(no submodule)"
     yield "source", short_location(site.location) or "(unknown)"
     if site.source:
         yield "", site.source

@@ -28,7 +28,7 @@ def render_markdown(report: Report, *, by: By = "family") -> str:
 def _row(group: Group) -> str:
     site = group.first
     where = [
-        _code(group.module or "(module unknown)"),
+        _code(group.module or "(no submodule)"),
         *(_code(short_location(p)) for p in group.locations[:3]),
     ]
     if len(group.locations) > 3:

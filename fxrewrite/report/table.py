@@ -89,7 +89,7 @@ def sections(groups: list[Group], by: By) -> list[tuple[str, list[Group]]]:
     if by == "module":
         order = list(dict.fromkeys(group.block for group in groups))
         groups = sorted(groups, key=lambda group: order.index(group.block))
-        parts = itertools.groupby(groups, lambda group: group.block or "(no module)")
+        parts = itertools.groupby(groups, lambda group: group.block or "(no submodule)")
     else:
         order = list(dict.fromkeys([*KINDS, *(group.first.kind for group in groups)]))
         groups = sorted(groups, key=lambda group: (order.index(group.first.kind), not group.first.matched))
@@ -113,7 +113,7 @@ def _place(group: Group) -> list[str]:
         file, _, line = short_location(location).rpartition(":")
         files.setdefault(file, []).append(line)
     return [
-        group.module or "(module unknown)",
+        group.module or "(no submodule)",
         *(f"{file}:{', '.join(lines)}" for file, lines in files.items()),
     ]
 

@@ -275,4 +275,7 @@ def _contain(error: Exception, site: Site) -> None:
     site.detail = f"{site.rule}: {type(error).__name__}: {first_line(error)}"
     place = site.location or site.node
     log = logging.getLogger("fxrewrite")
-    log.warning("rule %s failed at %s, which stays as it is", site.rule, place, exc_info=error)
+    told = error if log.isEnabledFor(logging.DEBUG) else None  # one line, unless the log is wanted
+    log.warning(
+        "rule %s failed at %s, which stays as it is: %s", site.rule, place, site.detail, exc_info=told
+    )

@@ -80,7 +80,7 @@ def test_equal_sites_are_one_row_with_their_count_and_layer_numbers():
         (["h.0.fc.0", "h.1.fc.1"], "h.*.fc.*"),
         ([f"h.{n}.fc" for n in (0, 2, 4, 6, 8)], "h.*.fc"),
         (["head", "head"], "head"),
-        (["", ""], "(module unknown)"),
+        (["", ""], "(no submodule)"),
     ],
 )
 def test_layer_numbers_of_merged_modules(modules, shown):
