@@ -132,8 +132,8 @@ def _origin(item: Any) -> View:
 
 def _products_of(node: Any) -> Iterator[Any]:
     """The matrix products that take the node, rearranged, copied or cast."""
-    for user in node.users:
+    for user in filter(is_tensor, node.users):
         if any(term.op == "matmul" for term in readings(plain(user))):
             yield user
-        elif is_tensor(user) and _inner(plain(user)) is not None:
+        elif _inner(plain(user)) is not None:
             yield from _products_of(user)
