@@ -423,15 +423,18 @@ def uncompilable() -> str:
     modules, registered since a graph was compiled, would not run.
     """
     if torch._C._len_torch_dispatch_stack() > 0:
-        return "a TorchDispatchMode is active"
+        return "a TorchDispatchMode or a tracer is active"
     if torch.nn.modules.module._has_any_global_hook():
         return "a hook on all modules is registered"
     return ""
 
 
 def being_traced() -> bool:
-    """Is the caller being traced into a graph: by Dynamo, export or ``torch.jit.trace``?"""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    """Is the caller being traced into a graph, by Dynamo or ``torch.jit.trace``?
+
+    ``torch.compiler.is_compiling()`` will not do: it is True in all threads while one of them compiles.
+    """
+    return torch.compiler.is_dynamo_compiling() or torch._C._get_tracing_state() is not None
 
 
 class GraphBreaks:

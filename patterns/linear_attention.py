@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fxrewrite.guards import Guard, holds, same_shape
+from fxrewrite.guards import Guard, at_least, holds, same_shape
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 from fxrewrite.matching.terms import readings
 from fxrewrite.matching.transparent import float_cast, rearranged, unchanged
@@ -86,7 +86,14 @@ class ReluAttention(_LinearAttention):
 
 
 class QuadraticReluAttention(_LinearAttention):
-    """DC-AE's form for few tokens: the matrix of weights first, each row divided by its sum."""
+    """DC-AE's form for few tokens: the matrix of weights first, each row divided by its sum.
+
+    With fewer than four tokens the weights hardly round, and the other order of products would.
+    """
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        yield from super().guards(m)
+        yield at_least(m["k"].shape[-2], 4, "tokens")
 
     def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
         weights = op.relu(q) @ op.relu(k).mT

@@ -475,3 +475,15 @@ def test_opcheck(options):
     q, k, v = make(1, 2, 20, 30, 16)
     mask = torch.rand(20, 30) > 0.2 if "mask_fill" in options else None
     torch.library.opcheck(sdpa.op, (q, k, v, mask), options)
+
+
+@pytest.mark.parametrize("value", [INF, -INF])
+def test_an_infinite_value_stays_infinite_where_probabilities_are_split(value):
+    """Queries laid out across heads: the framework's probabilities are float32, ours two bfloat16 parts."""
+    q, k, v = make(2, 3, 8, 8, 32)
+    q, k = (t.mT.contiguous().mT for t in (q, k))
+    v[0, 1, 3, 5] = value
+    out = op(q, k, v, token_major=False)
+    assert torch.equal(out.isinf(), eager(q, k, v).isinf())
+    assert out.isinf().sum() == 8
+    assert not out.isnan().any()

@@ -125,8 +125,9 @@ struct SoftmaxRow {
 
   // Turns scores[begin, end) into probabilities relative to the running maximum, as T, in the same memory
   // (T is not wider than float: the writes stay behind the reads), with zeros before and, up to `padded`,
-  // after them. With Split the part of each that T drops goes to `low`. Up to a vector beyond `padded` may be
-  // written. Returns the factor by which what was summed before has to shrink.
+  // after them. With Split the part of each that T drops goes to `low`: it is positive where the probability
+  // is, for a zero or negative one times an infinite value would be NaN in their sum. Up to a vector beyond
+  // `padded` may be written. Returns the factor by which what was summed before has to shrink.
   template <class T, bool Split = false>
   float run(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end, int64_t padded,
             SoftmaxState& state, T* low = nullptr) const {
@@ -145,7 +146,7 @@ struct SoftmaxRow {
     const F32 shift = Isa::splat(base), units = Isa::splat(sizeof(T) == sizeof(bf16) ? unit * log2_e : unit);
     const auto weigh = [&](int64_t j) {
       const F32 p = power<T>(Isa::load(scores + j) - shift, units);
-      Isa::store(out + j, p);
+      Isa::store(out + j, Split ? p * Isa::splat(1 - 0x1p-8f) : p);
       if constexpr (Split) Isa::store(low + j, p - Isa::load(out + j));
       return p;
     };
