@@ -94,6 +94,8 @@ def load_native() -> str | None:
         return f"{path.name} does not load: {str(error).splitlines()[0]}"
     try:
         call_native("_isa")  # chooses the kernels now, so that a wrong name is an error here
+    except AttributeError:
+        return f"{path.name} is another library, or of another version: it has no operator _isa"
     except RuntimeError as error:
         raise ValueError(str(error).splitlines()[0]) from None
     return None
