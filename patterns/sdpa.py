@@ -86,7 +86,11 @@ class WrittenAttention(Rule):
         )
         # GPT-OSS: a score a head that takes part in the softmax and is cut off again
         sunk = op.slice(op.softmax(op.cat(scores, sinks, dim=-1), dim=-1), -1, 0, -1)
-        weights = op.repeat(op.any_of(op.softmax(scores, dim=-1), sunk), regroup=lambda w: op.regroup(w))
+        weights = op.repeat(
+            op.any_of(op.softmax(scores, dim=-1), sunk),
+            regroup=lambda w: op.regroup(w),
+            safe=lambda w: op.rescued(w),
+        )
         attended = weights @ v
         return op.any_of(attended, attended.mT, attended.transpose(-3, -2))
 
@@ -136,7 +140,7 @@ class WrittenAttention(Rule):
             v,
             scores.mask(op),
             enable_gqa=grouped,
-            safe_softmax=False,
+            safe_softmax=any(step == "safe" for step, _ in m.steps),
             token_major=_is_token_major(m.value.val),
             sinks=_sink_of_each_head(m["sinks"]) if m.has("sinks") else None,
             **scores.flags,

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from .terms import CallNode, Dims, Term, argument, as_operand, aten, rank_of, reads, shown_plainly
+from .transparent import unchanged
 from .value import View, is_one, plain, through_broadcast
 
 
@@ -67,11 +68,15 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
 
 def _shared_matrix(node: CallNode) -> View | None:
     """The one matrix [K, N] that ``node`` is, or that it repeats for each of its batches."""
-    while rank_of(node) > 2 and node.target is aten.expand.default:
-        source = node.args[0]
-        if rank_of(source) == 2 or all(is_one(s) for s in source.meta["val"].shape[:-2]):
-            return plain(source).pick(range(rank_of(source))[-2:])
-        node = source
+    while rank_of(node) > 2:
+        if node.target is aten.expand.default:
+            source = node.args[0]
+            if rank_of(source) == 2 or all(is_one(s) for s in source.meta["val"].shape[:-2]):
+                return plain(source).pick(range(rank_of(source))[-2:])
+        inner = unchanged(plain(node))
+        if inner is None or not inner.is_plain:
+            return None
+        node = inner.node
     return plain(node) if rank_of(node) == 2 else None
 
 

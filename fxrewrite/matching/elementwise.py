@@ -9,7 +9,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture import computing
-from .reductions import written_softmax
+from .reductions import rescued_softmax, written_softmax
 from .terms import CallNode, Dims, Term, argument, aten, rank_of, reads
 from .value import View, is_one, is_tensor, through_broadcast
 
@@ -93,14 +93,14 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [] if value is None else [Term("masked_fill", (x, mask, value))]
 
 
-@reads("where", aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+@reads("where rescued", aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     condition, a, b = elementwise(node, dims, *node.args[:3])
     a, b = (
         x if n is None else n
         for x, n in ((a, constant_number(node.args[1])), (b, constant_number(node.args[2])))
     )
-    return [Term("where", (condition, a, b))]
+    return [Term("where", (condition, a, b)), *rescued_softmax(node, dims)]
 
 
 def constant_number(item: Any) -> float | None:

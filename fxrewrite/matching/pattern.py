@@ -148,6 +148,10 @@ class Vocabulary:
     def softmax(self, x: Pattern, dim: int) -> Pattern:
         return Call("softmax", (x,), {"dim": dim})
 
+    def rescued(self, weights: Pattern) -> Pattern:
+        """A softmax with zeros in the place of rows whose every score is -inf."""
+        return Call("rescued", (weights,))
+
     def sum(self, x: Pattern, dim: int) -> Pattern:
         """Sum over ``dim``, which is kept with size 1."""
         return Call("sum", (x,), {"dim": dim})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -59,6 +60,26 @@ def written_softmax(node: CallNode, dims: Dims) -> list[Term]:
         return []
     x, folded = shifted
     return [Term("softmax", (View(x, dims),), {"dim": dim}, folded=(exp, total, *folded))]
+
+
+def rescued_softmax(node: CallNode, dims: Dims) -> list[Term]:
+    """where(every x is -inf, 0, softmax(x)): what the fused attention is decomposed to."""
+    condition, zeros, weights = node.args[:3]
+    chain: list[Any] = [condition]  # not(any(not(x == -inf)))
+    for target in (aten.logical_not.default, aten.any.dim, aten.logical_not.default):
+        if not is_tensor(chain[-1]) or chain[-1].target is not target:
+            return []
+        chain.append(chain[-1].args[0])
+    empty, some = chain[3], chain[1]
+    if empty.target is not aten.eq.Scalar or empty.args[1] != -math.inf or not is_tensor(weights):
+        return []
+    softmax = weights.target in (aten.softmax.int, aten._softmax.default) and weights.args[0] is empty.args[0]
+    over = _reduced_dim(some, aten.any.dim)
+    filled = is_tensor(zeros) and zeros.target in (aten.full_like.default, aten.full.default)
+    zero = zeros.args[1] == 0 if filled else is_tensor(zeros) and zeros.target is aten.zeros_like.default
+    if not softmax or not zero or over is None or over != weights.args[1] % rank_of(weights):
+        return []
+    return [Term("rescued", (View(weights, dims),), folded=(*chain, zeros))]
 
 
 def _less_its_maximum(node: CallNode, over: int | None) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:

@@ -581,6 +581,26 @@ def test_safe_softmax_is_none():
 # --------------------------------------------------------------------------- wholly masked rows, NaN
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True], ids=["masked", "causal"])
+def test_decomposed_by_torch(dtype, causal):
+    """The fused call as ``run_decompositions`` leaves it, wholly masked rows included."""
+    inputs = qkv(dtype, queries=7)
+    keep = torch.ones(7, 7, dtype=torch.bool).tril() & (torch.arange(7) != 2)[:, None]
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            mask = None if causal else keep
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+
+    with torch.no_grad():
+        program = torch.export.export(Model(), inputs).run_decompositions()
+        found = rewritten(program.module(), *inputs)
+    assert found.of("sdpa").matched, found.of("sdpa").reason
+    assert "safe_softmax=True" in found.after
+    assert_right(found, lambda q, k, v: Model()(q, k, v), *inputs)
+
+
 @pytest.mark.parametrize("fill", [-INF, -1e9, "min"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_wholly_masked_rows(fill, dtype):
