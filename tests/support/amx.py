@@ -49,6 +49,11 @@ class ThreadCounts:
     configured: bool  # are its tiles configured now?
 
 
+def _names() -> list[str]:
+    library = load()
+    return [library.amx_emulator_kind_name(kind).decode() for kind in range(library.amx_emulator_kinds())]
+
+
 def reset() -> None:
     """Sets the counts of all threads to zero."""
     load().amx_emulator_reset()
@@ -56,12 +61,10 @@ def reset() -> None:
 
 def threads() -> list[ThreadCounts]:
     """One entry for each thread that ever executed a tile instruction, the newest first."""
-    library = load()
-    kinds = library.amx_emulator_kinds()
-    names = [library.amx_emulator_kind_name(kind).decode() for kind in range(kinds)]
+    library, names = load(), _names()
     result = []
     for index in range(library.amx_emulator_threads()):
-        counts, rows, configured = (ctypes.c_uint64 * kinds)(), ctypes.c_uint64(), ctypes.c_bool()
+        counts, rows, configured = (ctypes.c_uint64 * len(names))(), ctypes.c_uint64(), ctypes.c_bool()
         library.amx_emulator_thread(index, counts, ctypes.byref(rows), ctypes.byref(configured))
         result.append(ThreadCounts(dict(zip(names, counts, strict=True)), rows.value, configured.value))
     return result
@@ -70,9 +73,8 @@ def threads() -> list[ThreadCounts]:
 def total() -> ThreadCounts:
     """The sum over threads."""
     each = threads()
-    names = each[0].instructions if each else {}
     return ThreadCounts(
-        {name: sum(thread.instructions[name] for thread in each) for name in names},
+        {name: sum(thread.instructions[name] for thread in each) for name in _names()},
         sum(thread.multiplied_rows for thread in each),
         any(thread.configured for thread in each),
     )
