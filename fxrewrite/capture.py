@@ -424,6 +424,8 @@ def uncompilable() -> str:
     """
     if torch._C._len_torch_dispatch_stack() > 0:
         return "a TorchDispatchMode or a tracer is active"
+    if torch.fx._symbolic_trace.is_fx_symbolic_tracing():
+        return "torch.fx traces"  # in whatever thread: torch.compile raises then
     if torch.nn.modules.module._has_any_global_hook():
         return "a hook on all modules is registered"
     return ""

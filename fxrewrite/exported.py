@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import torch
 
 from . import capture
 from .backend import default_rules
-from .errors import UsageError
+from .errors import UsageError, is_strict
 from .guards.facts import Exported, declare_exported
 from .report import Report
 from .rewriting import Options, rewrite_graph
@@ -31,14 +32,24 @@ def rewrite_exported(program: torch.export.ExportedProgram, options: Options) ->
     if environment is not None:
         declare_exported(environment, Exported(*capture.enforced_sizes(rewritten)))
     report = Report()
-    with capture.renaming_outputs(rewritten):
-        found = rewrite_graph(
-            capture.canonical_graph(rewritten.graph_module),
-            default_rules(options),
-            options,
-            "g0",
-            grad_enabled=False,
+    try:
+        with capture.renaming_outputs(rewritten):
+            found = rewrite_graph(
+                capture.canonical_graph(rewritten.graph_module),
+                default_rules(options),
+                options,
+                "g0",
+                grad_enabled=False,
+            )
+        report.add(found)
+    except Exception as error:  # a fault of ours must not be the program's: it stays as it is, and is told
+        if is_strict():
+            raise
+        logging.getLogger("fxrewrite").warning("a program stays as it is", exc_info=error)
+        report.note(
+            f"the program stays as it is, by a fault of fxrewrite: {type(error).__name__}: "
+            f"{capture.first_line(error)} (FXREWRITE_STRICT=1 raises it)"
         )
-    report.add(found)
+        rewritten = capture.from_exported(copy.copy(program))
     rewritten.report = report  # type: ignore[attr-defined]
     return rewritten

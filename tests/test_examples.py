@@ -19,9 +19,11 @@ RUNS = {
     "fp8_generate.py": ([], ["fp8_matmul", "tokens after:"]),
     "pipeline.py": ([], ["sdpa", "under quality('exact'): 0"]),
     "ci_gate.py": ([], ["as expected"]),
+    "tensor_parallel.py": ([], ["rank 0 of 2:", "sdpa 2 of 2", "linear 12 of 12", "to one process: 0.0"]),
+    "export_and_reload.py": ([], ["2 of 2 sites matched", "in another process: (3, 64)"]),
     "flux_dev.py": ([], ["561 sites found", "sdpa: 57 of 57 matched"]),
 }
-SLOW = {"flux_dev.py", "sana_video.py", "flux_cpu.py", "fp8_generate.py", "pipeline.py"}
+SLOW = {"flux_dev.py", "sana_video.py", "flux_cpu.py", "fp8_generate.py", "pipeline.py", "tensor_parallel.py"}
 
 
 def test_all_examples_are_run():

@@ -103,3 +103,20 @@ def test_example_inputs_do_not_go_with_a_program(program):
     exported, _, x = program
     with pytest.raises(fxrewrite.UsageError, match="its own example inputs"):
         fxrewrite.rewrite(exported, (x,))
+
+
+def test_a_fault_inside_leaves_the_program_as_it_is_and_is_told(program, monkeypatch, caplog):
+    def faulty(graph, *rest, **named):
+        graph.graph.erase_node(graph.graph.output_node())
+        raise KeyError("a fault of the pass")
+
+    exported, model, x = program
+    monkeypatch.setattr("fxrewrite.exported.rewrite_graph", faulty)
+    with pytest.raises(KeyError):  # the tests of this repository are strict
+        fxrewrite.rewrite(exported)
+    monkeypatch.setenv("FXREWRITE_STRICT", "0")
+    fast = fxrewrite.rewrite(exported)
+    with torch.no_grad():
+        assert torch.equal(fast.module()(x), model(x))
+    assert "KeyError: 'a fault of the pass'" in fast.report.notes[0]
+    assert "a program stays as it is" in caplog.text
