@@ -1,0 +1,42 @@
+"""The requirements of ``fxrewrite::linear``: which layers its kernels are known to be faster on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fxrewrite.guards import Verdict
+from fxrewrite.ops import implementations
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+def verdict(rows: int, n: int, k: int, dtype=BF16, **epilogue) -> Verdict:
+    """Of the panel form, for a layer of these sizes: the worst of its requirements."""
+    with torch.device("meta"):
+        x, weight = torch.empty(rows, k, dtype=dtype), torch.empty(n, k, dtype=dtype)
+    arguments = {"x": x, "weight": weight, "bias": None, "activation": "", "multiply": None, "residual": None}
+    judged = [g.judge() for g in implementations._linear({**arguments, **epilogue}, "avx512_bf16")]
+    by_size = [j for j in judged if not j.guard.startswith("x on")]
+    return next((j.verdict for j in by_size if j.verdict is not Verdict.PROVED), Verdict.PROVED)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "epilogue", "taken"),
+    [
+        ((128, 3072, 3072), {}, True),
+        ((128, 8192, 2048), {}, True),
+        ((32, 4096, 4096), {}, True),
+        ((33, 4096, 4096), {}, False),
+        ((1023, 4096, 4096), {}, False),
+        ((1024, 4096, 4096), {}, True),
+        ((128, 4096, 4096), {"activation": "gelu"}, False),
+        ((128, 4096, 3072), {"activation": "gelu"}, True),
+        ((2048, 3072, 12288), {}, False),
+        ((128, 15, 64), {"dtype": FP32}, False),
+        ((128, 16, 64), {"dtype": FP32}, True),
+        ((128, 16, 64), {"dtype": torch.float64}, False),
+    ],
+)
+def test_sizes_that_pay(sizes, epilogue, taken):
+    assert (verdict(*sizes, **epilogue) is Verdict.PROVED) == taken
