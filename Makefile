@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name 'CMakeLists.txt')
 # Two workers, a thread each: the tests are many and small.
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
@@ -46,7 +46,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict fxrewrite patterns
-	$(BIN)/clang-format --dry-run --Werror $$(find native -name '*.cpp' -o -name '*.h')
+	$(BIN)/clang-format --dry-run --Werror $$(find native -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 
 # Read from the sources, without importing them: an environment of its own, without torch.
 DOCS := build/docs-venv

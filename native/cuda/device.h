@@ -158,7 +158,8 @@ FX_DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
 }
 
 inline void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string("fxrewrite: ") + what + ": " + cudaGetErrorString(error));
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string("fxrewrite: ") + what + ": " + cudaGetErrorString(error));
 }
 
 // Runs `kernel(args)`; throws std::runtime_error where CUDA refuses the launch.
@@ -170,7 +171,7 @@ void launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes, S
                                static_cast<int>(shared_bytes)),
           "shared memory of a kernel");
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z));
-  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, static_cast<cudaStream_t>(stream)>>>(args);
+  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, static_cast<cudaStream_t>(stream)> > >(args);
   check(cudaGetLastError(), "launch of a kernel");
 }
 

@@ -1,9 +1,9 @@
-#include "runtime.h"
-
 #include <dlfcn.h>
 
 #include <array>
 #include <mutex>
+
+#include "runtime.h"
 
 namespace fx {
 
@@ -16,7 +16,8 @@ DeviceProperties look_up(int32_t device) {
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "properties of a device");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "properties of a device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "properties of a device");
-  check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "properties of a device");
+  check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "properties of a device");
   return {10 * major + minor, multiprocessors, shared_bytes};
 }
 
@@ -26,7 +27,8 @@ using GetStream = int32_t (*)(int32_t device, void** stream);
 GetStream find_get_stream() {
   void* torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
   void* found = torch != nullptr ? dlsym(torch, "aoti_torch_get_current_cuda_stream") : nullptr;
-  if (found == nullptr) throw std::runtime_error("fxrewrite: this torch has no CUDA streams: libtorch_cuda.so is not loaded");
+  if (found == nullptr)
+    throw std::runtime_error("fxrewrite: this torch has no CUDA streams: libtorch_cuda.so is not loaded");
   return reinterpret_cast<GetStream>(found);
 }
 

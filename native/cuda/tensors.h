@@ -4,6 +4,8 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
+#include <vector>
 
 #include "tensor_view.h"
 
@@ -20,11 +22,10 @@ torch::stable::Tensor new_tensor(const torch::stable::Tensor& like, Dtype dtype,
 // Uninitialised memory on the device of `like`, aligned to 16 bytes.
 torch::stable::Tensor new_workspace(const torch::stable::Tensor& like, int64_t bytes);
 
-// Sizes of an op's result, and its row-major strides.
-template <size_t Capacity>
-void row_major(int64_t (&strides)[Capacity], const int64_t* sizes, int64_t dim) {
+// The strides of a row-major tensor.
+inline void row_major(std::vector<int64_t>& strides, const std::vector<int64_t>& sizes) {
   int64_t stride = 1;
-  for (int64_t d = dim - 1; d >= 0; --d) {
+  for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = stride;
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }

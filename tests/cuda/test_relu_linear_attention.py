@@ -59,7 +59,17 @@ def test_error_is_at_most_that_of_the_chain(shim, shape, dtype, layout):
 @pytest.mark.parametrize("dim", [32, 112, 144])
 def test_features_of_the_normaliser(shim, dtype, layout, dim):
     rotated_q, rotated_k, v, q, k = (draw(2, 1, 260, dim, dtype, layout, seed) for seed in range(5))
-    hold(shim, rotated_q, rotated_k, v, q.relu(), k.relu(), eps=1e-15, relu=False, channel_major=layout == "channel")
+    hold(
+        shim,
+        rotated_q,
+        rotated_k,
+        v,
+        q.relu(),
+        k.relu(),
+        eps=1e-15,
+        relu=False,
+        channel_major=layout == "channel",
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +85,11 @@ def test_mixed_dtypes_and_widths(shim, features, value, norm):
 
 
 def test_mixed_layouts(shim):
-    q, k, v = draw(1, 2, 90, 32, layout="channel"), draw(1, 2, 90, 32, seed=1), draw(1, 2, 90, 32, BF16, "head", 2)
+    q, k, v = (
+        draw(1, 2, 90, 32, layout="channel"),
+        draw(1, 2, 90, 32, seed=1),
+        draw(1, 2, 90, 32, BF16, "head", 2),
+    )
     hold(shim, q, k, v, eps=1e-6)
     hold(shim, k, q, q[..., ::2], eps=1e-6, channel_major=True)
 
@@ -160,7 +174,10 @@ def cases(data):
 
 
 @settings(
-    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(case=cases())
 def test_any_shape_stride_and_flag(shim, case):

@@ -47,8 +47,8 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
   if (norm_key) norm_k = view(*norm_key);
   const bool wide = out_dtype ? *out_dtype == ScalarType::Float : v.dtype == Dtype::float32;
   const bool narrow = out_dtype ? *out_dtype == ScalarType::BFloat16 : v.dtype == Dtype::bfloat16;
-  const int32_t device = common_device(
-      {&query, &key, &value, norm_query ? &*norm_query : nullptr, norm_key ? &*norm_key : nullptr});
+  const int32_t device =
+      common_device({&query, &key, &value, norm_query ? &*norm_query : nullptr, norm_key ? &*norm_key : nullptr});
 
   const bool taken = device >= 0 && (wide || narrow) && q.dim == 4 && v.dim == 4 && takes(q, q, q.size(3)) &&
                      takes(k, q, q.size(3)) && takes(v, q, v.size(3)) && norm_q.has_value() == norm_k.has_value() &&

@@ -9,9 +9,8 @@
 // arithmetic rounds, so only short sums are left to them. Where a split operand is infinite, a sum comes out
 // NaN; such sums are computed again in plain fp32, so that only those stay NaN that are.
 
-#include "relu_linear_attention.h"
-
 #include "../matrix_tile.h"
+#include "relu_linear_attention.h"
 
 namespace fx {
 
@@ -22,21 +21,21 @@ constexpr uint32_t two_ones = 0x3f803f80;  // bfloat16
 // Sizes of the summarising blocks of one width.
 template <int W>
 struct Summarise {
-  static constexpr int row_tiles = W / 16;                         // a warp for each ...
+  static constexpr int row_tiles = W / 16;                          // a warp for each ...
   static constexpr int groups = row_tiles > 4 ? 1 : 8 / row_tiles;  // ... in as many groups as fill a block
   static constexpr int threads = 32 * row_tiles * groups;
   static constexpr int group_tokens = W > 64 ? 64 : 32;
-  static constexpr int tokens = group_tokens * groups;  // at a time
+  static constexpr int tokens = group_tokens * groups;                          // at a time
   FX_BOTH static constexpr int slots(int terms) { return terms == 1 ? 3 : 1; }  // for as many tiles, two on their way
 };
 
 struct Work {
   ReluLinearAttentionArgs args;
   int64_t d_blocks, e_blocks, chunks, chunk;
-  bool split;                      // were operands of the first product split?
-  float *partial, *partial_sums;   // [heads, chunks, rows, columns] and [heads, chunks, rows]
-  float *summary, *key_sums;       // [heads, rows, columns] and [heads, rows]
-  uint16_t *planes, *sum_planes;   // [heads, e_blocks, d_blocks, 3, W, W] and [heads, d_blocks, 3, W]
+  bool split;                     // were operands of the first product split?
+  float *partial, *partial_sums;  // [heads, chunks, rows, columns] and [heads, chunks, rows]
+  float *summary, *key_sums;      // [heads, rows, columns] and [heads, rows]
+  uint16_t *planes, *sum_planes;  // [heads, e_blocks, d_blocks, 3, W, W] and [heads, d_blocks, 3, W]
   int64_t apply_chunk;
   int width, apply_slots;
   int shared_bytes;  // that a block may have
@@ -306,8 +305,8 @@ struct Apply {
   using Part = Tile<tokens, W, threads, Terms, ByToken>;
   static constexpr int summary_elements = 3 * W * stride + 3 * W;
   static constexpr int fp32_rows = W + 4, fp32_columns = half_tokens + 4;  // strides of the result on its way out
-  static constexpr int out_elements = 2 * (half_tokens * fp32_rows > W * fp32_columns ? half_tokens * fp32_rows
-                                                                                      : W * fp32_columns);
+  static constexpr int out_elements =
+      2 * (half_tokens * fp32_rows > W * fp32_columns ? half_tokens * fp32_rows : W * fp32_columns);
   // The result leaves through the slot that its queries came in.
   static constexpr int slot_elements = Part::elements > out_elements ? Part::elements : out_elements;
   FX_BOTH static constexpr int bytes(int slots) { return 2 * (summary_elements + slots * slot_elements); }
@@ -368,8 +367,8 @@ FX_DEVICE void copy_rows(char* out, int64_t out_stride, const char* from, int st
 
 // Divides the sums of half_tokens tokens by their normalisers and writes them out, through shared memory.
 template <class Size>
-FX_DEVICE void write_out(const Work& work, float (&sums)[Size::width / 8][4], const float (&normalisers)[4], char* shared,
-                         int64_t head, int64_t first, int64_t last, int64_t e0) {
+FX_DEVICE void write_out(const Work& work, float (&sums)[Size::width / 8][4], const float (&normalisers)[4],
+                         char* shared, int64_t head, int64_t first, int64_t last, int64_t e0) {
   constexpr int W = Size::width;
   const auto& args = work.args;
   const int r = warp_index() * 16 + lane_index() / 4, c = 2 * (lane_index() % 4);
@@ -442,7 +441,9 @@ apply(FX_ARGUMENT(Work) work) {
   const int parts = separate ? 2 : 1, per_group = static_cast<int>(work.d_blocks) * parts;
   const int steps = static_cast<int>(divide_up(last - first, Size::tokens)) * per_group;
   const auto slot = [&](int step) { return slots + step % work.apply_slots * Size::slot_elements; };
-  const auto source = [&](int step) -> const Source& { return separate && step % 2 == 0 ? args.norm_query : args.query; };
+  const auto source = [&](int step) -> const Source& {
+    return separate && step % 2 == 0 ? args.norm_query : args.query;
+  };
   const auto group_of = [&](int step) { return first + static_cast<int64_t>(step / per_group) * Size::tokens; };
   const auto window_of = [&](int step) {
     return window(work, source(step), head, group_of(step), last, step % per_group / parts * W, args.dim);
@@ -507,7 +508,7 @@ apply(FX_ARGUMENT(Work) work) {
             SplitSum<Terms> sum[2];
             FX_UNROLL
             for (int p = 0; p < Pairs::count; ++p) {
-              const uint32_t(&terms)[4] = b[Pairs::b(p)];
+              const uint32_t (&terms)[4] = b[Pairs::b(p)];
               multiply_add(sum[0].of(p), a[Pairs::a(p)][h], terms[0], terms[1]);
               multiply_add(sum[1].of(p), a[Pairs::a(p)][h], terms[2], terms[3]);
             }
@@ -522,7 +523,7 @@ apply(FX_ARGUMENT(Work) work) {
         const int64_t token = group_of(step) + h * Size::half_tokens;
         if (token < last)
           write_out<Size>(work, sums[h], normalisers[h], reinterpret_cast<char*>(slot(step)), head, token, last,
-                              e_block * W);
+                          e_block * W);
         FX_UNROLL
         for (int n = 0; n < W / 8; ++n) FX_UNROLL
         for (int i = 0; i < 4; ++i) sums[h][n][i] = 0;
@@ -568,13 +569,18 @@ struct Sizes {
 Sizes sizes(const ReluLinearAttentionArgs& args, const ReluLinearAttentionPlan& plan) {
   const int64_t heads = args.batch * args.heads, rows = plan.d_blocks * plan.width;
   const int64_t matrix = rows * plan.e_blocks * plan.width;
-  return {4 * heads * plan.chunks * matrix, 4 * heads * plan.chunks * rows, 4 * heads * matrix, 4 * heads * rows,
-          2 * heads * 3 * matrix, 2 * heads * 3 * rows};
+  return {4 * heads * plan.chunks * matrix,
+          4 * heads * plan.chunks * rows,
+          4 * heads * matrix,
+          4 * heads * rows,
+          2 * heads * 3 * matrix,
+          2 * heads * 3 * rows};
 }
 
 }  // namespace
 
-ReluLinearAttentionPlan plan_relu_linear_attention(const ReluLinearAttentionArgs& args, const DeviceProperties& device) {
+ReluLinearAttentionPlan plan_relu_linear_attention(const ReluLinearAttentionArgs& args,
+                                                   const DeviceProperties& device) {
   ReluLinearAttentionPlan plan{};
   const int64_t widest = larger(args.dim, args.dim_v);
   plan.width = widest <= 32 ? 32 : widest <= 64 || widest > 112 ? 64 : 112;

@@ -1,5 +1,3 @@
-#include "device.h"  // includes cuda_shim.h
-
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -8,6 +6,8 @@
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "device.h"  // includes cuda_shim.h
 
 namespace fx::shim {
 
@@ -106,8 +106,9 @@ float half_of(uint32_t pair, int index) { return widen_bf16(pair >> (16 * index)
 // add them up, and cut (Fasi et al., 2021, "Numerical behavior of NVIDIA tensor cores").
 float cut(double sum) {
   const float nearest = static_cast<float>(sum);
-  return std::fabs(static_cast<double>(nearest)) > std::fabs(sum) && !std::isinf(nearest) ? std::nextafterf(nearest, 0.0f)
-                                                                                          : nearest;
+  return std::fabs(static_cast<double>(nearest)) > std::fabs(sum) && !std::isinf(nearest)
+             ? std::nextafterf(nearest, 0.0f)
+             : nearest;
 }
 
 // Fragments as in the PTX manual, "Matrix Fragments for mma.m16n8k16 with floating point type".
@@ -120,7 +121,8 @@ void multiply_add(Fiber* lanes) {
       const int column = 2 * member + i % 2 + (i >= 4 ? 8 : 0);
       a[row][column] = half_of(lanes[l].lane.a[i / 2], i % 2);
     }
-    for (int i = 0; i < 4; ++i) b[2 * member + i % 2 + (i >= 2 ? 8 : 0)][group] = half_of(lanes[l].lane.b[i / 2], i % 2);
+    for (int i = 0; i < 4; ++i)
+      b[2 * member + i % 2 + (i >= 2 ? 8 : 0)][group] = half_of(lanes[l].lane.b[i / 2], i % 2);
   }
   for (int l = 0; l < 32; ++l)
     for (int i = 0; i < 4; ++i) {
