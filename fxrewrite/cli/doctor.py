@@ -29,7 +29,7 @@ def doctor() -> int:
     """
     with told_in_one_line(debug=False):
         require_torch()
-        findings = [*_software(), *_native(), *_hardware()]
+        findings = [*_software(), *_native(), *_cuda_library(), *_hardware()]
         choices = list(_choices())
     console = Console()
     with console.capture() as capture:
@@ -92,9 +92,22 @@ def _native() -> Iterator[Finding]:
     yield GOOD, "instruction set", text + (f", capped by FXREWRITE_ISA={cap}" if cap else "")
 
 
+def _cuda_library() -> Iterator[Finding]:
+    import torch
+
+    from .. import ops
+    from ..ops.library import native_library_path
+
+    if torch.version.cuda is not None:
+        needed = FAULT if torch.cuda.is_available() else PLAIN
+        missing = ops.cuda_missing
+        found = (needed, missing) if missing is not None else (GOOD, str(native_library_path("cuda")))
+        yield found[0], "CUDA library", found[1]
+
+
 def _newer_source(library: str) -> str:
     """A source file of the native library that was changed after it was built, "" where there is none."""
-    root = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native")
+    root = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native", "cpu")
     built = os.path.getmtime(library)
     for folder, _, files in os.walk(root):
         for file in files:
@@ -151,11 +164,21 @@ def _cpuinfo() -> list[str]:
 def _choices() -> Iterator[tuple[str, list[Finding]]]:
     """For a few common calls of each operator, the implementations in their order."""
     import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    yield from _choices_on("cpu")
+    if torch.version.cuda is not None:
+        with FakeTensorMode():  # so that no GPU is needed, nor its memory
+            yield from _choices_on("cuda")
+
+
+def _choices_on(device: str) -> Iterator[tuple[str, list[Finding]]]:
+    import torch
 
     from ..rewriting.choice import Choice, arguments_of, choose
 
     def empty(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(sizes, dtype=dtype)
+        return torch.empty(sizes, dtype=dtype, device=device)
 
     def rows(choice: Choice) -> list[Finding]:
         refused = [("refused", refusal.implementation, refusal.requirement) for refusal in choice.refusals]
@@ -197,4 +220,5 @@ def _choices() -> Iterator[tuple[str, list[Finding]]]:
     )
     for op, text, given in calls:
         schema = getattr(torch.ops.fxrewrite, op).default._schema
+        text = text if device == "cpu" else f"{device}, {text}"
         yield f"{op} ({text})", rows(choose(op, arguments_of(schema, (), given)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .library import call_native, load_native, reference_calls
+from .library import call_native, load_cuda, load_native, reference_calls
 
 Calls = dict[str, dict[str, int]]
 
@@ -11,11 +11,12 @@ def counters() -> Calls:
     """Calls since the last reset, as ``{op: {implementation: calls}}``.
 
     An implementation is the instruction set of the kernel, with its algorithm where there are several
-    ("avx512_bf16:dot"), or "reference". Calls by all threads of this process are counted.
+    ("avx512_bf16:dot"), "cuda" with it ("cuda:stream"), or "reference". Calls by all threads of this process
+    are counted.
     """
     counts: Calls = {op: {"reference": calls} for op, calls in reference_calls.items() if calls}
-    if load_native() is None:
-        for line in str(call_native("_counters")).splitlines():
+    for missing, name in ((load_native(), "_counters"), (load_cuda(), "_cuda_counters")):
+        for line in str(call_native(name)).splitlines() if missing is None else ():
             op, implementation, calls = line.split("\t")
             of_op = counts.setdefault(op, {})
             of_op[implementation] = of_op.get(implementation, 0) + int(calls)
@@ -27,6 +28,8 @@ def reset_counters() -> None:
     reference_calls.clear()
     if load_native() is None:
         call_native("_reset_counters")
+    if load_cuda() is None:
+        call_native("_reset_cuda_counters")
 
 
 class CallsSince:

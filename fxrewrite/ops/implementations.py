@@ -1,4 +1,4 @@
-"""The implementations of each op, best first, each with what it requires. The list is the cost model.
+"""The CPU implementations of each op, best first, each with what it requires. The list is the cost model.
 
 The kernels check the same requirements again at run time: a list promises speed, never safety. A
 requirement with evidence "measured" is one of cost: the kernel would be right, but not faster than
@@ -8,17 +8,16 @@ what the framework does. The figures behind them come from ``tests/benchmarks``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..guards.verdict import Judgement, Verdict
 from ..guards.vocabulary import Guard, at_least, at_most, device_is, divisible, dtype_in, equal, holds
+from .evidence import measured
 from .isa import active_isa, detected_isa
 
 Arguments = Mapping[str, Any]
-MEASURED = "measured"
 BF16_LEVELS = ("amx_bf16", "avx512_bf16")  # with instructions for products of bf16
 
 BF16, FP32, FP16 = torch.bfloat16, torch.float32, torch.float16
@@ -47,19 +46,6 @@ class Implementation:
         listed = holds(level in self.levels, pays, f"kernels of level {level}")
         first = measured(listed, f"faster than the framework from {self.levels[-1]} on")
         return [first, *self.requires(arguments, level)]
-
-
-def measured(guard: Guard, detail: str) -> Guard:
-    """``guard`` as a requirement of cost; ``detail`` says what is faster instead."""
-
-    def judge() -> Judgement:
-        judgement = guard.judge()
-        if judgement.verdict is Verdict.PROVED:
-            return judgement
-        details = [judgement.detail] * bool(judgement.detail) + [detail]
-        return replace(judgement, evidence=MEASURED, detail=": ".join(details))
-
-    return Guard(judge, guard.ask)
 
 
 # -------------------------------------------------------------------------------------------- linear

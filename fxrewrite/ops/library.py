@@ -63,8 +63,8 @@ def signature() -> str:
     return hashlib.sha256("\n".join(_schemas).encode()).hexdigest()[:16]
 
 
-def native_library_path() -> Path | None:
-    """Where the native CPU library is, or None when it has not been built.
+def native_library_path(device: str = "cpu") -> Path | None:
+    """Where the native library for a device ("cpu", "cuda") is, or None when it has not been built.
 
     ``__path__`` of the package has both places where it can be: beside these sources, and, for an
     editable install, the site-packages directory to which the build installed it.
@@ -72,7 +72,7 @@ def native_library_path() -> Path | None:
     package = sys.modules[__name__.partition(".")[0]]
     roots = [Path(root) for root in package.__path__] + [Path(__file__).parents[1]]
     for root in [*roots, *(Path(site) / "fxrewrite" for site in sys.path)]:
-        for found in sorted(root.glob("_native/libfxrewrite_cpu.*")):
+        for found in sorted(root.glob(f"_native/libfxrewrite_{device}.*")):
             return found
     return None
 
@@ -98,6 +98,23 @@ def load_native() -> str | None:
         return f"{path.name} is another library, or of another version: it has no operator _isa"
     except RuntimeError as error:
         raise ValueError(str(error).splitlines()[0]) from None
+    return None
+
+
+@functools.cache
+def load_cuda() -> str | None:
+    """Load the CUDA kernels, once. Returns None when loaded, else why not, in one line."""
+    if os.environ.get("FXREWRITE_ISA") == "none":
+        return "switched off by FXREWRITE_ISA=none"
+    if torch.version.cuda is None:  # no look at the devices: that would start CUDA in the importing process
+        return "torch is built without CUDA"
+    path = native_library_path("cuda")
+    if path is None:
+        return "the CUDA library is not built (pip install fxrewrite with a CUDA toolkit, nvcc, at hand)"
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        return f"{path.name} does not load: {str(error).splitlines()[0]}"
     return None
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from ..guards.verdict import Judgement
 from ..guards.vocabulary import blocking, judged
-from ..ops.implementations import IMPLEMENTATIONS, MEASURED
+from ..ops.cuda import CUDA_IMPLEMENTATIONS, Lowering, on_cuda
+from ..ops.evidence import MEASURED
+from ..ops.implementations import IMPLEMENTATIONS
 from ..report import Reason, Refusal
 
 
@@ -16,13 +18,14 @@ from ..report import Reason, Refusal
 class Choice:
     """The chosen implementation with its requirements as judged, or None and the class of the last refusal.
 
-    ``refusals`` are those before it, best first.
+    ``refusals`` are those before it, best first. ``lower``: see `CudaImplementation`.
     """
 
     implementation: str | None
     judgements: tuple[Judgement, ...]
     refusals: tuple[Refusal, ...]
     code: Reason = Reason.GUARD
+    lower: Lowering | None = None
 
 
 def choose(op: str, arguments: Mapping[str, Any], *, on_unknown: str = "dispatch") -> Choice:
@@ -33,11 +36,13 @@ def choose(op: str, arguments: Mapping[str, Any], *, on_unknown: str = "dispatch
     """
     refusals: list[Refusal] = []
     code = Reason.GUARD
-    for implementation in IMPLEMENTATIONS[op]:
+    listed = CUDA_IMPLEMENTATIONS[op] if on_cuda(arguments) else IMPLEMENTATIONS[op]
+    for implementation in listed:
         judgements = judged(implementation.guards(arguments), on_unknown)
         blocker = blocking(judgements, on_unknown)
         if blocker is None:
-            return Choice(implementation.name, judgements, tuple(refusals))
+            lower = getattr(implementation, "lower", None)
+            return Choice(implementation.name, judgements, tuple(refusals), lower=lower)
         requirement = blocker.detail or blocker.residual or blocker.guard
         if blocker.is_open:
             code, requirement = Reason.UNPROVED, blocker.residual or blocker.guard

@@ -19,6 +19,7 @@ from ..guards.verdict import Judgement, Verdict
 from ..guards.vocabulary import blocking, judged
 from ..matching import Aliasing, Match, Matcher, Rule
 from ..matching.aliasing import shares_memory
+from ..ops.cuda import Lowering
 from ..report import Capture, Reason, Site
 from .builder import Builder, UnbuildableError
 from .candidates import Candidate, new_site, operations, refuted, traffic
@@ -232,7 +233,7 @@ class Pass:
     def _qualify(self, candidate: Candidate, inserted: list[fx.Node]) -> None:
         """Choose the implementation of each of our ops among ``inserted``; reject where none applies."""
         site = candidate.site
-        for node in inserted:
+        for node in list(inserted):
             if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "fxrewrite":
                 continue
             values, named = fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
@@ -249,6 +250,20 @@ class Pass:
                 candidate.reject(choice.code, choice.refusals[-1].requirement if choice.refusals else "")
                 return
             site.implementation = choice.implementation
+            if choice.lower is not None:
+                self._lower(candidate, node, choice.lower)
+
+    def _lower(self, candidate: Candidate, node: fx.Node, lower: Lowering) -> None:
+        """Put the framework's calls in the place of one of our ops."""
+        builder = Builder(self.gm.graph, node, self.mode)
+        schema = cast(torch._ops.OpOverload, node.target)._schema
+        result = lower(builder, arguments_of(schema, node.args, node.kwargs))
+        node.replace_all_uses_with(result)
+        if candidate.result is node:
+            candidate.result = result
+        at = candidate.inserted.index(node)
+        candidate.inserted[at : at + 1] = builder.inserted
+        self.gm.graph.erase_node(node)
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> str:

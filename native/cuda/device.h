@@ -170,9 +170,12 @@ void launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes, S
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           "shared memory of a kernel");
-  const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z));
-  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, static_cast<cudaStream_t>(stream)> > >(args);
-  check(cudaGetLastError(), "launch of a kernel");
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  check(cudaLaunchKernelEx(&config, kernel, args), "launch of a kernel");
 }
 
 }  // namespace fx

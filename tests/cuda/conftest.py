@@ -39,3 +39,10 @@ def counted(shim):
         return found
 
     return counts
+
+
+@pytest.fixture(scope="session")
+def fake_cuda() -> None:
+    """Fake CUDA tensors can be used: in a torch without CUDA that takes a device guard which does nothing."""
+    if torch.version.cuda is None:
+        torch.ops.load_library(str(build("fxrewrite_absent_device")))

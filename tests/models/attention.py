@@ -67,7 +67,7 @@ def _(q, k, v, mask):
 
 @add("additive-mask-fp32-softmax", manual=1, with_mask=True)
 def _(q, k, v, mask):
-    bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, torch.finfo(q.dtype).min)
+    bias = q.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(q.dtype).min)
     scores = torch.matmul(q, k.transpose(2, 3)) * 0.2 + bias
     return torch.matmul(F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype), v)
 
@@ -82,14 +82,14 @@ def _(q, k, v, mask):
 def _(q, k, v, mask):
     shape = q.shape
     q, k, v = (t.reshape(-1, *t.shape[-2:]) for t in (q, k, v))
-    bias = torch.zeros(1, 1, 1, dtype=q.dtype)
+    bias = q.new_zeros(1, 1, 1)
     scores = torch.baddbmm(bias, q, k.transpose(1, 2), beta=0, alpha=0.18)
     return torch.bmm(scores.softmax(-1), v).view(shape)
 
 
 @add("where-causal", manual=1)
 def _(q, k, v, mask):
-    keep = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+    keep = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     scores = torch.where(keep, (q * 0.2) @ k.mT, torch.finfo(q.dtype).min)
     return scores.float().softmax(-1).type_as(v) @ v
 
@@ -103,7 +103,7 @@ def _(q, k, v, mask):
 @add("in-place-scores", manual=1, dtype=FP32)
 def _(q, k, v, mask):
     scores = q @ k.mT
-    scores.mul_(0.2).add_(torch.arange(k.shape[2]) * -0.01)
+    scores.mul_(0.2).add_(torch.arange(k.shape[2], device=k.device) * -0.01)
     return scores.softmax(-1) @ v
 
 

@@ -9,7 +9,8 @@ from fxrewrite.patterns import DEFAULT
 
 from fxrewrite.guards import Verdict, divisible, holds
 from fxrewrite.matching import Rule
-from fxrewrite.ops.implementations import MEASURED, Implementation, measured
+from fxrewrite.ops.evidence import MEASURED, measured
+from fxrewrite.ops.implementations import Implementation
 from fxrewrite.ops.isa import active_isa
 from fxrewrite.report import Reason
 from fxrewrite.rewriting import choice
