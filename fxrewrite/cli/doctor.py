@@ -113,7 +113,7 @@ def _newer_source(library: str) -> str:
         for file in files:
             path = os.path.join(folder, file)
             if file.endswith((".cpp", ".h")) and os.path.getmtime(path) > built:
-                return os.path.relpath(path, os.path.dirname(root))
+                return os.path.relpath(path, os.path.dirname(os.path.dirname(root)))
     return ""
 
 
