@@ -98,7 +98,7 @@ class Scores:
     def _is_added(self) -> bool:
         return any(mask.fill is None for mask in self.masks)
 
-    def mask(self, op: Any) -> Any:
+    def mask(self, op: Any, query: torch.dtype) -> Any:
         """The op's ``attn_mask``, built in the graph where several steps make it up."""
         frame = self.frame or ()
         if not self._is_added:
@@ -107,12 +107,11 @@ class Scores:
                 keeps = mask.keeps(op, frame)
                 kept = keeps if kept is None else op.aten.logical_and(kept, keeps)
             return kept
-        if (
-            len(self.masks) == 1
-            and self.masks[0].factor == 1.0
-            and self.masks[0].view.dtype.is_floating_point
-        ):
-            return self.masks[0].in_frame(op, frame)
+        first = self.masks[0]
+        if len(self.masks) == 1 and first.factor == 1.0 and first.view.dtype.is_floating_point:
+            bias = first.in_frame(op, frame)
+            readable = first.view.dtype in (torch.float32, query)
+            return bias if readable else op.aten.to.dtype(bias, torch.float32)
         return self._replayed(op, frame)
 
     def _replayed(self, op: Any, frame: tuple[Any, ...]) -> Any:

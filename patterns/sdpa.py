@@ -138,7 +138,7 @@ class WrittenAttention(Rule):
             q,
             k,
             v,
-            scores.mask(op),
+            scores.mask(op, m["q"].dtype),
             enable_gqa=grouped,
             safe_softmax=any(step == "safe" for step, _ in m.steps),
             token_major=_is_token_major(m.value.val),
