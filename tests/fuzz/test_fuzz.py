@@ -39,8 +39,9 @@ def test_some():
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, QUICK + MANY, PIECE))
 def test_many(first):
-    _, wrong = run(range(first, first + PIECE))
+    sites, wrong = run(range(first, first + PIECE))
     assert not wrong, f"{len(wrong)} of {PIECE}:\n" + "\n".join(wrong)
+    assert sites["coarse"] <= 2
 
 
 def test_a_seed_gives_the_same_module():
