@@ -73,7 +73,7 @@ def _linear(a: Arguments, level: str) -> Iterable[Guard]:
         yield _uncapped(level)
     if level not in BF16_LEVELS:
         yield measured(dtype_in(x, [BF16], "x"), f"the framework's float32 GEMM is as fast at level {level}")
-    elif x.dtype == BF16 and not _at_most(weight.shape[1:], 3072):  # an epilogue does not change that
+    elif x.dtype == BF16 and not _at_most(weight.shape[1:], 2560):  # an epilogue does not change that
         rows = _rows(x)
         if not (isinstance(rows, int) and rows >= 1024 and _at_most(weight.shape[1:], 4096)):
             yield measured(at_most(rows, 32, "rows"), "with deep weights the framework's GEMM is as fast")
