@@ -552,7 +552,7 @@ def _fake_tensor(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
     elif tensor.requires_grad:
         fake.requires_grad_()
-    for mark in ("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_static_indices"):
-        if hasattr(tensor, mark):
-            setattr(fake, mark, getattr(tensor, mark))
+    for name, mark in vars(tensor).items():
+        if name.startswith("_dynamo_"):  # mark_dynamic, maybe_mark_dynamic, mark_unbacked, mark_static
+            setattr(fake, name, mark)
     return fake

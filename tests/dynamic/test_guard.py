@@ -113,6 +113,19 @@ def test_the_dry_run_adds_no_guard(monkeypatch):
     assert [s.judgements for s in report.sites] == [s.judgements for s in fast.report.sites]
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic, torch._dynamo.decorators.mark_unbacked],
+)
+def test_the_dry_run_sees_every_mark(mark):
+    x = torch.randn(64, 64, dtype=BF16)
+    mark(x, 0)
+    with torch.no_grad():
+        report = fxrewrite.analyze(Layer(), (x,), rules=[Rows32()])
+    (site,) = report.sites
+    assert site.judgements[0].verdict is Verdict.UNKNOWN
+
+
 def test_not_after_export():
     program = torch.export.export(Layer(), (torch.randn(3, 64, dtype=BF16),))
     for use in (fxrewrite.rewrite, fxrewrite.analyze):

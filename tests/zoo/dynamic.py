@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import logging
 import os
 import sys
 import time
@@ -168,6 +169,7 @@ def one(name: str, own: bool, also_run: bool) -> dict[str, Any]:
     from tests.support.soundness import first_line
 
     result: dict[str, Any] = {"entry": name, "status": "skip", "message": ""}
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # what a model makes constant is told at length
     try:
         if own:
             from tests.models import MODELS
