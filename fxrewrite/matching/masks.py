@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from ..capture import shape_env_of, symbolic_expression
+from ..guards.facts import facts_of
 from .aliasing import Aliasing
 from .constants import Constants
 from .formulas import Formulas, NotIndexArithmeticError
@@ -154,10 +155,10 @@ def _add_sizes(bounds: Bounds, mask: View, rows: Any, columns: Any) -> None:
     for size in (*mask.shape, rows, columns):
         environment = shape_env_of(size)
         if environment is not None:
+            checked, _ = facts_of(environment)
             for symbol in symbolic_expression(size).free_symbols:
-                known = environment.var_to_range.get(symbol)
-                if known is not None:
-                    bounds[symbol] = (known.lower, known.upper)
+                low, high = checked.bounds(checked.normal(symbol))
+                bounds[symbol] = (sympy.sympify(low), sympy.sympify(high))
 
 
 def _classified(seen: Any, row: Any, column: Any, sizes: tuple[Any, Any], bounds: Bounds) -> Visible | None:

@@ -109,3 +109,22 @@ def test_the_program_is_left_as_it_is():
     report = fxrewrite.analyze(program)
     assert report.sites
     assert facts() == before
+
+
+def test_a_mask_is_judged_by_what_the_program_checks():
+    """All of it is seen from 2 tokens on; the program, exported with a few, runs with 1 too."""
+
+    class Masked(torch.nn.Module):
+        def forward(self, q, k):
+            rows = q.shape[2]
+            seen = (torch.arange(2) < rows).expand(rows, 2)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=seen)
+
+    model, k = Masked(), torch.randn(2, 2, 2, 32)
+    dims = {"q": {2: Dim("rows", min=0)}, "k": None}
+    program = torch.export.export(model, (torch.randn(2, 2, 5, 32), k), dynamic_shapes=dims)
+    rewritten = fxrewrite.rewrite(program)
+    assert [site.matched for site in rewritten.report.sites] == [True]
+    for rows in (5, 2, 1):
+        q = torch.randn(2, 2, rows, 32)
+        torch.testing.assert_close(rewritten.module()(q, k), model(q, k))
