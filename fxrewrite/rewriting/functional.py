@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ..matching import Aliasing
+from ..matching.terms import OPERATORS
 
 aten = torch.ops.aten
 
@@ -22,6 +23,9 @@ _FUNCTIONAL: dict[Any, Any] = {
 }
 
 
+_PRODUCTS = {"linear", "matmul", "projection", "sdpa"}
+
+
 def simplify(gm: fx.GraphModule) -> None:
     """Take out unused values and needless writes, in place: the same numbers, in a form that rules see."""
     _drop_unused(gm.graph)
@@ -30,9 +34,13 @@ def simplify(gm: fx.GraphModule) -> None:
 
 
 def _drop_unused(graph: fx.Graph) -> None:
-    """Remove calls whose results nobody uses, where nothing but the result can matter."""
+    """Remove calls whose results nobody uses, where nothing but the result can matter.
+
+    Products stay: what the model computes is reported, even if in vain.
+    """
     for node in reversed(graph.nodes):
-        if not node.users and _only_computes(node):
+        is_product = not _PRODUCTS.isdisjoint(OPERATORS.get(node.target, ()))
+        if not node.users and _only_computes(node) and not is_product:
             graph.erase_node(node)
 
 

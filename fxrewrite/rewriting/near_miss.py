@@ -22,6 +22,7 @@ def near_misses(
 ) -> list[tuple[fx.Node, Site]]:
     """A rejected site for every anchor with the neighbours that its rule names that is in no match."""
     covered = {node for match in matches for node in match.computed}
+    covered |= {view.node for match in matches for view in match.operands.values()}
     sites: list[tuple[fx.Node, Site]] = []
     reported: set[tuple[str | None, fx.Node]] = set()  # one site, though it has more than one anchor
     for rule in rules:

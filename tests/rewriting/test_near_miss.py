@@ -91,6 +91,15 @@ def test_the_line_of_the_code_is_said():
     assert site.detail.endswith(" at /home/me/net.py:7: # makes sinh")
 
 
+def test_features_that_a_match_takes_as_operands_are_no_miss():
+    def rotated(q, k, v, r):
+        q, k = q.relu(), k.relu()
+        return ((q @ r) @ ((k @ r).mT @ v)) / (q @ k.sum(-2, keepdim=True).mT + 1e-6)
+
+    found = rewritten(rotated, Q, K, V, torch.randn(8, 8))
+    assert [s.status for s in found.sites if s.kind == "linear_attention"] == ["matched"]
+
+
 def test_rules_without_an_anchor_miss_nothing():
     from fxrewrite.patterns import Linear
 
