@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxrewrite.rewriting.functional import functionalize_fresh_writes
+from fxrewrite.rewriting.functional import functionalize_fresh_writes, simplify
 from tests.support.graphs import text, trace
 
 X, Y = torch.randn(4, 4), torch.randn(4, 4)
@@ -180,3 +180,36 @@ def test_inputs_are_still_written_to():
     assert torch.equal(ours, theirs)
     assert "add_.Tensor" in text(gm)
     assert "mul_.Tensor" not in text(gm)
+
+
+# ------------------------------------------------------------------------------------- unused values
+
+
+def _targets(function, *inputs):
+    gm = trace(function, *inputs)
+    simplify(gm)
+    return [str(n.target).removeprefix("aten.") for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def test_unused_values_go():
+    def function(x):
+        x.exp().sum().view(1)
+        return x.relu()
+
+    assert _targets(function, torch.randn(3, 3)) == ["relu.default"]
+
+
+def test_unused_products_writes_and_random_numbers_stay():
+    def function(x, y):
+        (x @ y).exp()
+        torch.rand(3)
+        x.add_(1)
+        return y.relu()
+
+    kept = _targets(function, torch.randn(3, 3), torch.randn(3, 3))
+    assert [t.partition(".")[0] for t in kept] == ["matmul", "rand", "add_", "relu"]
+
+
+def test_a_number_as_a_tensor_is_not_written_to():
+    kept = _targets(lambda x: x * torch.tensor(8.0), torch.randn(3))
+    assert "detach_.default" not in kept
