@@ -2,7 +2,8 @@
 # Everything that takes a GPU, in under 8 minutes: builds the CUDA library, holds every op against float64,
 # looks for faults with compute-sanitizer, times, and rewrites a real model.
 #
-#   tests/gpu/run.sh                  in an environment with torch (2.11 or newer, with CUDA), cmake, ninja, nvcc
+#   tests/gpu/run.sh                  beside torch (2.11 or newer, with CUDA), nvcc, cmake, ninja, scikit-build-core,
+#                                     and for the model diffusers
 #   FXREWRITE_DRY=1 tests/gpu/run.sh  without a GPU: the same steps, kernels by the CPU shim, times without meaning
 #
 # PYTHON is the interpreter (default python3). Prints tables, and exits 1 if anything was wrong.
