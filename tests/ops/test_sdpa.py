@@ -230,10 +230,11 @@ def test_window(window, dtype):
             assert torch.equal(out.isnan(), want.isnan())  # rows beyond the last key that see none
             atol = 2e-2 if dtype == BF16 else 1e-6
             assert torch.allclose(out.double(), want, atol=atol, rtol=1e-2, equal_nan=True)
-            if keys > 3:  # three keys are too few numbers to compare errors of
-                hold(*inputs, window=window, is_causal=causal)
+            if min(length, keys) < 8:  # too few numbers to compare errors of
+                continue
+            hold(*inputs, window=window, is_causal=causal)
             if length < keys:
-                mask = torch.rand(keys) > 0.1
+                mask = torch.arange(keys) % 9 > 0
                 hold(*inputs, mask, window=window, is_causal=causal, safe_softmax=False)
 
 
