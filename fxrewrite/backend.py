@@ -70,11 +70,14 @@ def compile_graph(
     exact: Compiled = gm.forward
     fast: Compiled | None = None
     try:
-        if options.then == "eager" and capture.has_inner_tensors(gm):
+        started = time.perf_counter()
+        try:
+            graph = capture.from_dynamo(gm)
+        except CaptureError:
+            if options.then != "eager" or not capture.has_inner_tensors(gm):
+                raise
             fast = _on_inner_tensors(gm, example_inputs, options, report, weights, may_guard=apply)
         else:
-            started = time.perf_counter()
-            graph = capture.from_dynamo(gm)
             seconds = time.perf_counter() - started
             matched = _rewrite(graph, options, report, weights, seconds, may_guard=apply)
             gm = graph if matched else gm

@@ -8,7 +8,6 @@ touches private APIs of torch.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import gc
 import math
@@ -37,6 +36,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy import functions as sizes
 from torch.utils._sympy.printers import PythonPrinter
 
+from .casting import trace_casts
+from .copies import deep_copy
 from .decompositions import DECOMPOSITIONS
 from .errors import CaptureError
 
@@ -53,18 +54,30 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
     Placeholders keep their order and number. Raises CaptureError where tracing fails.
     """
     examples = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
-    mode = next((e.fake_mode for e in examples if isinstance(e, FakeTensor)), None)
+    if any(
+        is_traceable_wrapper_subclass(n.meta.get("example_value"))
+        for n in gm.graph.output_node().all_input_nodes
+    ):
+        raise CaptureError("a result is a tensor subclass")
+    wrappers = {i: _Wrapper(e) for i, e in enumerate(examples) if is_traceable_wrapper_subclass(e)}
+    flat = [t for i, e in enumerate(examples) for t in (wrappers[i].tensors() if i in wrappers else [e])]
+    mode = next((e.fake_mode for e in flat if isinstance(e, FakeTensor)), None)
     context = contextlib.nullcontext() if mode is None else mode
+
+    def run(*tensors: Any) -> Any:
+        remaining = iter(tensors)
+        inputs = [
+            wrappers[i].rebuilt(remaining) if i in wrappers else next(remaining) for i in range(len(examples))
+        ]
+        return fx.Interpreter(gm).run(*inputs)
+
     # `tracing(None)`: the compile's own tracing context belongs to another fake mode than the one
     # of these examples. `preserve_node_meta`: stack traces and module paths, which reports need.
     try:
         with torch._guards.tracing(None), context, preserve_node_meta(), torch.no_grad():
-            traced = make_fx(
-                fx.Interpreter(gm).run,
-                decomposition_table=DECOMPOSITIONS,
-                pre_dispatch=True,
-                tracing_mode="real",
-            )(*examples)
+            traced = make_fx(run, decomposition_table=DECOMPOSITIONS, pre_dispatch=True, tracing_mode="real")(
+                *flat
+            )
     except Exception as error:  # any failure of tracing leaves the graph as it is, reported
         raise CaptureError(f"{type(error).__name__}: {first_line(error)}") from error
     for node in traced.graph.find_nodes(op="get_attr"):
@@ -73,9 +86,68 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
             raise CaptureError(
                 f"tensors inside of {', '.join(hidden) or 'a subclass'} are no inputs of the graph"
             )
+    _wrap_placeholders(traced, examples, wrappers)
     for placeholder, example in zip(traced.graph.find_nodes(op="placeholder"), examples, strict=True):
         placeholder.meta["requires_grad"] = isinstance(example, torch.Tensor) and example.requires_grad
     return canonical_graph(traced)
+
+
+class _Wrapper:
+    """A tensor subclass that wraps other tensors (a quantised weight, say), taken apart."""
+
+    def __init__(self, value: Any) -> None:
+        names, self.context = value.__tensor_flatten__()
+        self.type, self.size, self.stride = type(value), value.size(), value.stride()
+        self.parts: dict[str, Any] = {}
+        for name in names:
+            part = getattr(value, name)
+            self.parts[name] = _Wrapper(part) if is_traceable_wrapper_subclass(part) else part
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The plain tensors inside, in order."""
+        for part in self.parts.values():
+            yield from part.tensors() if isinstance(part, _Wrapper) else [part]
+
+    def rebuilt(self, tensors: Iterator[Any]) -> Any:
+        """The same wrapper around other tensors, taken from ``tensors``."""
+        inner = {
+            n: p.rebuilt(tensors) if isinstance(p, _Wrapper) else next(tensors) for n, p in self.parts.items()
+        }
+        return self.type.__tensor_unflatten__(inner, self.context, self.size, self.stride)
+
+    def read(self, graph: fx.Graph, wrapper: fx.Node, placeholders: Iterator[fx.Node]) -> None:
+        """Replace the placeholders of the tensors inside by nodes that read them from ``wrapper``."""
+        for name, part in self.parts.items():
+            node = graph.call_function(getattr, (wrapper, name))
+            if isinstance(part, _Wrapper):
+                part.read(graph, node, placeholders)
+            else:
+                flat = next(placeholders)
+                node.meta.update(flat.meta)
+                flat.replace_all_uses_with(node)
+                graph.erase_node(flat)
+
+
+def _wrap_placeholders(
+    traced: fx.GraphModule, examples: Sequence[Any], wrappers: Mapping[int, _Wrapper]
+) -> None:
+    """Give ``traced``, a graph over the tensors inside of wrappers, the wrappers for placeholders."""
+    if not wrappers:
+        return
+    graph = traced.graph
+    placeholders = iter(graph.find_nodes(op="placeholder"))
+    body = next(n for n in graph.nodes if n.op != "placeholder")
+    for index, example in enumerate(examples):
+        if index not in wrappers:
+            next(placeholders)
+            continue
+        inside = [next(placeholders) for _ in wrappers[index].tensors()]
+        with graph.inserting_before(inside[0]):
+            wrapper = graph.placeholder(f"wrapper_{index}")
+        wrapper.meta["val"] = example
+        with graph.inserting_before(body):
+            wrappers[index].read(graph, wrapper, iter(inside))
+    traced.recompile()
 
 
 def has_inner_tensors(gm: fx.GraphModule) -> bool:
@@ -392,7 +464,8 @@ def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     originals = (model, tuple(args), dict(kwargs))
     memo: dict[int, Any] = {id(t): _fake_tensor(mode, t) for t in reachable_tensors(originals)}
-    probe, fake_args, fake_kwargs = copy.deepcopy(originals, memo)
+    probe, fake_args, fake_kwargs = deep_copy(originals, memo)
+    trace_casts(probe)
     return FakeCall(mode, probe, fake_args, fake_kwargs)
 
 
@@ -516,7 +589,8 @@ def _cloned(function: types.FunctionType | Callable[..., Any]) -> Callable[..., 
 
 def copy_sharing_tensors(model: torch.nn.Module) -> torch.nn.Module:
     """A copy of the model's structure (modules, hooks, plain attributes) on the same tensors."""
-    return copy.deepcopy(model, {id(t): t for t in reachable_tensors(model)})
+    copied: torch.nn.Module = deep_copy(model, {id(t): t for t in reachable_tensors(model)})
+    return copied
 
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)

@@ -14,6 +14,7 @@ from torch import nn
 
 from . import capture
 from .backend import compile_graph
+from .casting import casting_for_forward, trace_casts, untrace_casts
 from .errors import CaptureError, UsageError
 from .ops.counters import CallsSince
 from .report import Report
@@ -40,7 +41,8 @@ class RewrittenForward:
             self.report.predicted = True  # of a copy too, whatever the original has run
             self._breaks = capture.GraphBreaks()
             self._compiled = torch.compile(capture.with_own_code(self.eager), backend=self._backend)
-        result = capture.call_compiled(self._compiled, args, kwargs)
+        with casting_for_forward():
+            result = capture.call_compiled(self._compiled, args, kwargs)
         if self._new_graphs:
             self._new_graphs = False
             self._note_breaks()
@@ -100,6 +102,7 @@ def rewrite_module(
     _check_args(args)
     report = _predict(model, args, kwargs, options) if args or kwargs else Report(predicted=True)
     target = model if inplace else _copy(model)
+    trace_casts(target)
     original = target.__dict__.get("forward")
     target.__dict__["forward"] = RewrittenForward(target, original, options, report)
     if not hasattr(target, "report"):  # the model's own goes first; ours is `model.forward.report` too
@@ -111,6 +114,7 @@ def restore_module(model: nn.Module) -> nn.Module:
     """See ``fxrewrite.restore``."""
     if not is_rewritten(model):
         raise UsageError(f"{type(model).__name__} is not rewritten: there is nothing to restore")
+    untrace_casts(model)
     forward = model.__dict__.pop("forward")
     if model.__dict__.get("report") is forward.report:
         del model.__dict__["report"]

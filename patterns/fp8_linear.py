@@ -24,7 +24,8 @@ class Fp8Linear(Rule):
     feeds = frozenset({"linear", "matmul"})
 
     def is_anchor(self, node: Any) -> bool:
-        return node.args[0].meta["val"].dtype in FP8
+        stored = node.args[0].meta["val"]
+        return stored.dtype in FP8 and stored.dim() >= 2  # a bias may be stored in FP8 too
 
     def pattern(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -53,6 +53,8 @@ class Aliasing:
     def _find_storage(self, node: fx.Node) -> fx.Node:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             return self._storage[node.args[0]]
+        if node.target is getattr:  # a tensor inside of another
+            return self._storage[cast(fx.Node, node.args[0])]
         source = _aliased_argument(node)
         return node if source is None else self._storage[source]
 

@@ -14,7 +14,7 @@ from .aliasing import Aliasing
 from .masks import Masks
 from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Transposed, Variable
 from .repeated import passed_between, unrepeated
-from .terms import OPERATORS, Term, readings
+from .terms import Term, operators_of, readings
 from .transparent import float_cast, rearranged, same_leading_regroup, unchanged
 from .value import View, is_tensor, plain
 
@@ -128,7 +128,7 @@ class Matcher:
         self._readings: dict[View, list[Term]] = {}
         for node in graph.nodes:
             if is_tensor(node):
-                for op in OPERATORS.get(node.target, ()):
+                for op in operators_of(node.target):
                     self._index.setdefault(op, []).append(node)
 
     def nodes_reading_as(self, ops: set[str]) -> list[fx.Node]:

@@ -18,6 +18,7 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
     slice(x)                        dim, start, end
     masked_fill(x, mask, value) where(condition, a, b)
     reshape(x)
+    split(x) merge(x)               a matrix seen as blocks, and back: split_sizes, merge_sizes
     dropout(x)                      an active one
 """
 
@@ -70,8 +71,19 @@ def reads(operators: str, *targets: Any) -> Callable[[Reader], Reader]:
 
 def readings(view: View) -> list[Term]:
     """Every reading of a view, the plainest first."""
-    readers = _READERS.get(view.node.target, ())
+    readers = _READERS.get(_key(view.node.target), ())
     return [term for reader in readers for term in reader(view.node, view.dims)]
+
+
+def operators_of(target: Any) -> tuple[str, ...]:
+    """The operators as which calls of ``target`` can be read."""
+    return OPERATORS.get(_key(target), ())
+
+
+def _key(target: Any) -> Any:
+    """What readers of calls of ``target`` are registered under: itself, or the name of another library's."""
+    foreign = isinstance(target, torch._ops.OpOverload) and target not in _READERS
+    return target._schema.name if foreign else target
 
 
 def argument(node: CallNode, index: int, name: str, default: Any = None) -> Any:

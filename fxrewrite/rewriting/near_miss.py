@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from ..matching import Match, Matcher, Mismatch, Rule
-from ..matching.terms import OPERATORS, readings
+from ..matching.terms import operators_of, readings
 from ..matching.value import plain
 from ..report import Reason, Site
 from .candidates import new_site, where
@@ -54,7 +54,7 @@ def _nearest(anchor: fx.Node, wanted: Collection[str], *, forward: bool) -> fx.N
                 if neighbour in seen:
                     continue
                 seen.add(neighbour)
-                ops = OPERATORS.get(neighbour.target, ())
+                ops = operators_of(neighbour.target)
                 if not set(ops).isdisjoint(wanted):
                     return neighbour
                 if "linear" not in ops and _hands_on(neighbour):
@@ -70,7 +70,7 @@ def _hands_on(node: fx.Node) -> bool:
         return node.op == "call_function"  # an item of a tuple
     views = any(r.alias_info is not None for r in target._schema.returns)
     joins = target in (torch.ops.aten.cat.default, torch.ops.aten.clone.default)
-    return views or joins or torch.Tag.pointwise in target.tags or target in OPERATORS
+    return views or joins or torch.Tag.pointwise in target.tags or bool(operators_of(target))
 
 
 def _roots_after(consumer: fx.Node, roots: Collection[str]) -> list[fx.Node]:
@@ -78,7 +78,7 @@ def _roots_after(consumer: fx.Node, roots: Collection[str]) -> list[fx.Node]:
     near = {consumer: None}
     for _ in range(3):
         near |= {user: None for node in near for user in node.users}
-    return [n for n in near if not set(OPERATORS.get(n.target, ())).isdisjoint(roots)]
+    return [n for n in near if not set(operators_of(n.target)).isdisjoint(roots)]
 
 
 def _explain(matcher: Matcher, rules: Sequence[Rule], consumer: fx.Node, anchor: fx.Node) -> str:

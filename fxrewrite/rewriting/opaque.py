@@ -17,13 +17,11 @@ _HIDDEN: dict[str, tuple[tuple[str, int], ...]] = {
     "aten::_transformer_encoder_layer_fwd": (("sdpa", 1), ("linear", 4)),
     "aten::_native_multi_head_attention": (("sdpa", 1), ("linear", 2)),
     "aten::_scaled_mm": (("fp8_matmul", 1),),
-    "quanto::qbytes_mm": (("fp8_matmul", 1),),
 }
 _ADVICE = {
     "aten::_transformer_encoder_layer_fwd": "torch.backends.mha.set_fastpath_enabled(False) avoids it",
     "aten::_native_multi_head_attention": "torch.backends.mha.set_fastpath_enabled(False) avoids it",
     "aten::_scaled_mm": "the activations are quantised too (W8A8)",
-    "quanto::qbytes_mm": "quanto multiplies by its own kernel",
 }
 
 
