@@ -117,10 +117,8 @@ def data_parallel_model(mesh):
     plain = model()
     fast = fxrewrite.rewrite(DistributedDataParallel(model()), (x(),))
     right(fast, plain, x())
-    assert matched(fast.report) == SITES
-    inside = DistributedDataParallel(fxrewrite.rewrite(model()))
-    right(inside, plain, x())
-    assert matched(inside.module.report) == SITES
+    assert set(matched(fast.report)) == set(SITES)
+    assert fast.report.rejected == []
 
 
 def test_data_parallel():
