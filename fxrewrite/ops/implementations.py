@@ -78,7 +78,9 @@ def _linear(a: Arguments, level: str) -> Iterable[Guard]:
         if not (isinstance(rows, int) and rows >= 1024 and _at_most(weight.shape[1:], 4096)):
             yield measured(at_most(rows, 32, "rows"), "with deep weights the framework's GEMM is as fast")
     if x.dtype == FP32:  # BLAS sums the few outputs of a narrow layer in another way
-        yield at_least(weight.shape[0], 16, "output width")
+        width = weight.shape[0]
+        wide = holds(isinstance(width, int), "output width is fixed", f"output width {width}")
+        yield at_least(width, 16, "output width") if isinstance(width, int) else wide
 
 
 def _at_most(sizes: Iterable[Any], bound: int) -> bool:

@@ -50,8 +50,6 @@ def reference(
     * ``window``: where not 0, query i sees key j only where |i - j| < window; with ``is_causal`` these are
       the last ``window`` keys up to its own.
     """
-    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        attn_mask = attn_mask.to(torch.promote_types(attn_mask.dtype, query.dtype))
     if mask_fill is None and safe_softmax and not softcap and sinks is None and not window:
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
