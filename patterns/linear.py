@@ -11,6 +11,7 @@ from fxrewrite.guards import Guard, holds, same_dtype
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
+from fxrewrite.matching.terms import OPERATORS
 
 aten = torch.ops.aten
 
@@ -19,6 +20,11 @@ class LinearRule(Rule):
     """What all rules of linear layers need of ``x``, ``weight`` and ``bias``."""
 
     kind = "linear"
+
+    def place(self, m: Match) -> Any:
+        """The layer itself, not what follows it."""
+        products = {"linear", "matmul", "projection"}
+        return next((n for n in m.computed if not products.isdisjoint(OPERATORS.get(n.target, ()))), m.root)
 
     def guards(self, m: Match) -> Iterator[Guard]:
         x, weight = m["x"], m["weight"]

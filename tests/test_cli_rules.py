@@ -17,13 +17,13 @@ def test_every_rule_is_listed_with_its_family_and_captures():
     assert lines[0].split() == ["family", "rule", "captures", "finds"]
     assert [line.split()[1] for line in lines[1:]] == [rule.name for rule in DEFAULT]
     written = next(line for line in lines if "WrittenAttention" in line)
-    assert written.split()[:5] == ["sdpa", "WrittenAttention", "q,", "k,", "v"]
+    assert written.split()[:6] == ["sdpa", "WrittenAttention", "q,", "k,", "v,", "sinks"]
 
 
 def test_the_code_of_one():
-    result = CliRunner().invoke(main, ["rules", "Linear"])
+    result = CliRunner().invoke(main, ["rules", "FusedAttention"])
     assert result.exit_code == 0
-    assert result.stdout.startswith("class Linear(")
+    assert result.stdout.startswith("class FusedAttention(")
     for part in ("def pattern(self, op", "def guards(self, m", "def replace(self, op"):
         assert part in result.stdout
 

@@ -57,6 +57,10 @@ class Rule:
         """May this node, which reads as the anchor, be part of a near miss?"""
         return True
 
+    def place(self, m: Match) -> fx.Node:
+        """The node whose module and line the report gives. Default: the one that the site ends in."""
+        return m.root
+
     def guards(self, m: Match) -> Iterable[Guard]:
         """The conditions, beyond structure, under which the replacement means the same."""
         return ()

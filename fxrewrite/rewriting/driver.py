@@ -156,7 +156,7 @@ class Pass:
                     taken.add(place)
                     self.faults.pop(place, None)
                     match, judgements = found
-                    site = new_site(rule.name, rule.kind, root, match.operands)
+                    site = new_site(rule.name, rule.kind, rule.place(match), match.operands)
                     site.judgements = judgements
                     self._describe(site, match)
                     yield Candidate(rule, match, site)

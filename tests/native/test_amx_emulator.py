@@ -132,12 +132,12 @@ def test_configuration_round_trip():
     read_back = set_register(R13, seen.ctypes.data) + memory(P66, 0x49, 0, R13, displacement=(1, 0))
     run(load_config(wanted), read_back)
     np.testing.assert_array_equal(seen, wanted)
-    assert amx.threads()[0].configured
+    assert any(thread.configured for thread in amx.threads())
     run(RELEASE, read_back)
     assert not seen.any()
     run(load_config(wanted), load_config(config({}, palette=0)), read_back)
     assert not seen.any()
-    assert not amx.threads()[0].configured
+    assert not any(thread.configured for thread in amx.threads())
 
 
 @pytest.mark.parametrize(("rows", "colsb"), [(16, 64), (1, 4), (7, 20), (16, 3), (9, 64)])
