@@ -144,6 +144,16 @@ def _(f: Formulas, node: CallNode, index: Index) -> Any:
     return f.broadcast(node.args[0], index)
 
 
+@_formula(aten.repeat.default)
+def _(f: Formulas, node: CallNode, index: Index) -> Any:
+    """Only dims of size 1 may be repeated."""
+    source, times = node.args
+    sizes = source.meta["val"].shape
+    if any(not is_one(s) and n != 1 for s, n in zip(sizes, times[len(times) - len(sizes) :], strict=True)):
+        raise NotIndexArithmeticError(f"{node.name} repeats positions")
+    return f.broadcast(source, index)
+
+
 @_formula(*RESHAPES)
 def _(f: Formulas, node: CallNode, index: Index) -> Any:
     """Only dims of size 1 may come or go."""

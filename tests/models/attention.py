@@ -107,17 +107,17 @@ def _(q, k, v, mask):
     return scores.softmax(-1) @ v
 
 
+@add("softcap", manual=1)
+def _(q, k, v, mask):
+    return (torch.tanh(q @ k.mT * 0.2 / 20.0) * 20.0).softmax(-1) @ v
+
+
 # negatives: softmax attentions that are no attention over keys with a plain scale
 
 
 @add("negative-softmax-over-queries", manual=0, dtype=FP32)
 def _(q, k, v, mask):
     return (q @ k.mT * 0.2).softmax(-2) @ v
-
-
-@add("negative-softcap", manual=1)
-def _(q, k, v, mask):
-    return (torch.tanh(q @ k.mT * 0.2 / 20.0) * 20.0).softmax(-1) @ v
 
 
 @add("negative-two-softmaxes", manual=0, dtype=FP32)
