@@ -96,7 +96,9 @@ class Pass:
 
     def run(self) -> list[Site]:
         found = list(self._matches())
-        missed = near_misses(self.matcher, self.rules, [c.match for c in found]) + opaque_sites(self.gm.graph)
+        missed = near_misses(self.matcher, self.rules, [(c.rule, c.match) for c in found]) + opaque_sites(
+            self.gm.graph
+        )
         for candidate in found:
             with self._contained(candidate.site):
                 self._judge(candidate)

@@ -18,17 +18,22 @@ REACH = 8
 
 
 def near_misses(
-    matcher: Matcher, rules: Sequence[Rule], matches: Sequence[Match]
+    matcher: Matcher, rules: Sequence[Rule], matches: Sequence[tuple[Rule, Match]]
 ) -> list[tuple[fx.Node, Site]]:
-    """A rejected site for every anchor with the neighbours that its rule names that is in no match."""
-    covered = {node for match in matches for node in match.computed}
-    covered |= {view.node for match in matches for view in match.operands.values()}
+    """A rejected site for every anchor with the neighbours that its rule names that is in no match.
+
+    An anchor that a match of the same kind takes as an operand is none either.
+    """
+    covered = {node for _, match in matches for node in match.computed}
+    operands = {(rule.kind, view.node) for rule, match in matches for view in match.operands.values()}
     sites: list[tuple[fx.Node, Site]] = []
     reported: set[tuple[str | None, fx.Node]] = set()  # one site, though it has more than one anchor
     for rule in rules:
         for anchor in matcher.nodes_reading_as({rule.anchor}) if rule.anchor else []:
             reads_so = any(term.op == rule.anchor for term in readings(plain(anchor)))
-            if anchor in covered or not reads_so or not rule.is_anchor(anchor):
+            if anchor in covered or (rule.kind, anchor) in operands:
+                continue
+            if not reads_so or not rule.is_anchor(anchor):
                 continue
             if rule.fed_by and _nearest(anchor, rule.fed_by, forward=False) is None:
                 continue

@@ -160,3 +160,17 @@ def test_symbolic_rows():
     assert found.of("fp8_matmul").matched
     inputs = t(9, 32, dtype=BF16), W8, S0, B
     assert_right(found, function, *inputs)
+
+
+def test_a_weight_decoded_in_place_is_reported():
+    """transformers' block dequantisation: the scale is written into the decoded weight."""
+
+    def function(x, w, s):
+        weight = w.to(x.dtype)
+        weight.unflatten(-1, (2, -1)).mul_(s[:, :, None])
+        return F.linear(x, weight)
+
+    x, w = torch.randn(4, 32).bfloat16(), torch.randn(16, 32).to(torch.float8_e4m3fn)
+    found = rewritten(function, x, w, torch.rand(16, 2).bfloat16())
+    assert {s.status for s in found.sites if s.kind == "fp8_matmul"} == {"rejected"}
+    assert_right(found, function, x, w, torch.rand(16, 2).bfloat16())
