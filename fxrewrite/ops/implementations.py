@@ -144,7 +144,7 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
     query, key, mask = a["query"], a["key"], a["attn_mask"]
     fused = _is_fused(a)
     yield device_is(query, "cpu", "query")
-    yield dtype_in(query, [BF16, FP32], "query")
+    yield dtype_in(query, [BF16, FP16, FP32], "query")
     for name, size in (
         ("batch", query.shape[0]),
         ("query length", query.shape[2]),
@@ -183,7 +183,10 @@ def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:
 
 def _sdpa_blocks(a: Arguments, level: str) -> Iterable[Guard]:
     yield from _sdpa(a)
-    if level == "avx512":
+    if level == "avx2":
+        half = dtype_in(a["query"], [FP16], "query")
+        yield measured(half, "the framework's flash attention is faster at level avx2")
+    elif level == "avx512" and a["query"].dtype != FP16:
         written_out = holds(not _is_fused(a), "written out by hand", "a fused call")
         yield measured(written_out, "the framework's flash attention is as fast without BF16 instructions")
 
@@ -231,7 +234,7 @@ IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
     "fp8_linear": (Implementation("dot", LEVELS, _fp8_dot), Implementation("panel", LEVELS, _fp8_linear)),
     "sdpa": (
         Implementation("stream", LEVELS[:4], _sdpa_stream),
-        Implementation("blocks", LEVELS[:3], _sdpa_blocks),
+        Implementation("blocks", LEVELS[:4], _sdpa_blocks),
     ),
     "relu_linear_attention": (
         Implementation("tokens", LEVELS[:4], _tokens),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fxrewrite.ops import sdpa
 
-BF16, F32 = torch.bfloat16, torch.float32
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 INF = float("inf")
 op, reference = torch.ops.fxrewrite.sdpa, torch.ops.fxrewrite.sdpa_reference
 
@@ -140,7 +140,7 @@ def make(batch, heads, length, keys, dim, dim_v=None, groups=None, dtype=BF16, s
     return draw(batch, heads, length, dim), draw(batch, groups, keys, dim), draw(batch, groups, keys, dim_v)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize(
     "shape",
     [
@@ -165,7 +165,7 @@ def test_error_is_at_most_that_of_eager(shape, dtype, causal, safe):
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.3, 1.0, 2.5])
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 def test_scale(scale, dtype):
     hold(*make(1, 2, 70, 140, 64, dtype=dtype), scale=scale)
 
@@ -176,7 +176,7 @@ def score_sizes():
     yield {"batch": 1, "heads": 4, "length": 2, "keys": 900, "dim": 80, "groups": 2}
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("softcap", [0.5, 3.0, 50.0, -3.0])
 def test_softcap(softcap, dtype):
     for sizes in score_sizes():
@@ -189,7 +189,7 @@ def test_softcap(softcap, dtype):
         hold(*inputs, torch.randn(mask.shape), **options, safe_softmax=False)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("kind", [F32, BF16, torch.float16])
 def test_sinks(kind, dtype):
     for sizes in score_sizes():
@@ -219,7 +219,7 @@ def test_sinks_at_their_extremes(length, safe):
         assert op(q, k, v, sinks=torch.full((5,), sink), safe_softmax=safe).isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("window", [1, 3, 64, 129, 10**6, 2**62])
 def test_window(window, dtype):
     sizes = [(130, 130), (100, 1300), (700, 90), (3, 900), (1200, 1300), (8, 3)]
@@ -228,7 +228,7 @@ def test_window(window, dtype):
         for causal in (False, True):
             out, want = (f(*inputs, window=window, is_causal=causal, safe_softmax=False) for f in (op, exact))
             assert torch.equal(out.isnan(), want.isnan())  # rows beyond the last key that see none
-            atol = 2e-2 if dtype == BF16 else 1e-6
+            atol = {BF16: 2e-2, F16: 2e-3, F32: 1e-6}[dtype]
             assert torch.allclose(out.double(), want, atol=atol, rtol=1e-2, equal_nan=True)
             if min(length, keys) < 8:  # too few numbers to compare errors of
                 continue
@@ -256,7 +256,7 @@ def broadcast_shapes(batch, heads, length, keys):
     yield (1, 1)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("kind", [torch.bool, F32, BF16, torch.float16])
 @pytest.mark.parametrize("length", [70, 2])
 def test_masks_of_every_broadcast_and_dtype(dtype, kind, length):
@@ -290,7 +290,7 @@ def test_mask_bytes_other_than_one_are_true():
     hold(q, k, v, mask)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("length", [37, 1])
 @pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("fill", [None, -INF, -1e9, torch.finfo(F32).min])
@@ -303,10 +303,12 @@ def test_wholly_masked_rows(dtype, length, safe, fill):
     if fill in (None, -INF):
         assert (row == 0).all() if safe else row.isnan().all()
     else:
-        assert torch.allclose(row, v.double().mean(-2), atol=4e-3 if dtype == BF16 else 1e-5)
+        assert torch.allclose(row, v.double().mean(-2), atol={BF16: 4e-3, F16: 5e-4, F32: 1e-5}[dtype])
     want = exact(q, k, v, mask, mask_fill=fill, safe_softmax=safe)
     assert torch.equal(out.isnan(), want.isnan())
-    assert torch.allclose(out[:, :, 1:].double(), want[:, :, 1:], atol=2e-2 if dtype == BF16 else 1e-5)
+    assert torch.allclose(
+        out[:, :, 1:].double(), want[:, :, 1:], atol={BF16: 2e-2, F16: 2e-3, F32: 1e-5}[dtype]
+    )
 
 
 def test_float_mask_of_the_lowest_number_gives_the_mean():
@@ -322,7 +324,7 @@ def poison(t, where, value):
     return t
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("length", [40, 1])
 @pytest.mark.parametrize("value", [float("nan"), INF, -INF])
 @pytest.mark.parametrize("fill", [None, -1e4])
@@ -398,7 +400,7 @@ def cases(draw):
     length = draw(st.integers(1, 3) | st.integers(4, 90))
     keys, dim, dim_v = draw(st.integers(1, 150)), draw(st.integers(1, 70)), draw(st.integers(1, 70))
     heads = groups * group
-    dtype = draw(st.sampled_from([BF16, F32]))
+    dtype = draw(st.sampled_from([BF16, F16, F32]))
     q, k, v = (
         draw(layouts((batch, h, n, d))).to(dtype)
         for h, n, d in ((heads, length, dim), (groups, keys, dim), (groups, keys, dim_v))
@@ -440,9 +442,9 @@ def test_any_shape_stride_and_flag(case):
     inputs, options = case
     out, want = op(*inputs, **options), exact(*inputs, **options)
     assert torch.equal(out.isnan(), want.isnan())
-    atol = 3e-2 if out.dtype == BF16 else 1e-5
+    atol = {BF16: 3e-2, F16: 4e-3, F32: 1e-5}[out.dtype]
     assert torch.allclose(
-        out.double(), want, atol=atol, rtol=1e-2 if out.dtype == BF16 else 1e-5, equal_nan=True
+        out.double(), want, atol=atol, rtol=1e-5 if out.dtype == F32 else 1e-2, equal_nan=True
     )
     fake = sdpa.fake(*inputs, **options)
     assert (out.shape, out.dtype) == (fake.shape, fake.dtype)

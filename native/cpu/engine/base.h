@@ -61,6 +61,29 @@ FX_INLINE constexpr float to_float(f16 value) {
   return float_of_bits(sign | bits_of_float(result));
 }
 
+FX_INLINE constexpr f16 to_f16(float value) {
+  const uint32_t bits = bits_of_float(value), magnitude = bits & 0x7fffffff;
+  uint32_t half;
+  if (magnitude > 0x7f800000)
+    half = 0x7e00 | (magnitude >> 13 & 0x3ff);
+  else if (magnitude >= 0x47800000)
+    half = 0x7c00;
+  else if (magnitude < 0x38800000)  // 0.5 has the place value of a subnormal's last bit: adding it rounds there
+    half = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
+  else
+    half = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+  return {static_cast<uint16_t>(bits >> 16 & 0x8000 | half)};
+}
+
+// One element as another type.
+template <class To, class From>
+FX_INLINE constexpr To as(From value) {
+  if constexpr (__is_same(To, From))
+    return value;
+  else
+    return to_float(value);
+}
+
 // OFP8: a code whose exponent field is zero counts units of the smallest subnormal.
 FX_INLINE constexpr float to_float(e4m3 value) {
   const uint32_t magnitude = value.bits & 0x7f, sign = static_cast<uint32_t>(value.bits & 0x80) << 24;

@@ -1,6 +1,7 @@
 // Sinks: where the tiles of a product go. A sink is called once for each vector of sums,
 //   sink(row, column, sums, count)   count <= lanes columns are valid
 // and inlined into the tile kernel. `at` is the sink of a part of the product. See also epilogue.inl.h.
+// One that has whole_row(row, sums, columns) gets all vectors of a row of the panel at once instead.
 #pragma once
 
 #include "base.h"

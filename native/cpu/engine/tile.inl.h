@@ -43,12 +43,17 @@ template <class Isa, int Rows, int Width, class T, class Sink>
   constexpr int lanes = Isa::lanes, vectors = Width / lanes;
   typename Isa::F32 sums[Rows][vectors];
   tile<Isa>(sums, a + row * lda, lda, panel, k);
-  FX_UNROLL
-  for (int v = 0; v < vectors; ++v) {
-    const int count = static_cast<int>(smaller(columns - v * lanes, lanes));
-    if (count <= 0) break;
+  if constexpr (requires { sink.whole_row(row, sums[0], columns); }) {
     FX_UNROLL
-    for (int r = 0; r < Rows; ++r) sink(row + r, v * lanes, sums[r][v], count);
+    for (int r = 0; r < Rows; ++r) sink.whole_row(row + r, sums[r], columns);
+  } else {
+    FX_UNROLL
+    for (int v = 0; v < vectors; ++v) {
+      const int count = static_cast<int>(smaller(columns - v * lanes, lanes));
+      if (count <= 0) break;
+      FX_UNROLL
+      for (int r = 0; r < Rows; ++r) sink(row + r, v * lanes, sums[r][v], count);
+    }
   }
 }
 

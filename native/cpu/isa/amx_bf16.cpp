@@ -33,7 +33,7 @@ const char* linear(const LinearArgs& args, const Parallel& pool) {
 }
 
 const char* sdpa(const SdpaArgs& args, const Parallel& pool) {
-  if (args.dtype == Dtype::bfloat16) return sdpa_of<AmxBf16, bf16>(args, pool);
+  if (args.dtype == Dtype::bfloat16) return sdpa_of<AmxBf16, bf16, bf16>(args, pool);
   return avx512_bf16_kernels.sdpa(args, pool);
 }
 

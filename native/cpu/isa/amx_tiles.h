@@ -204,6 +204,21 @@ static void multiply_panel_by_tiles(const bf16* a, int64_t lda, const uint32_t* 
         multiply_rest(sink.matrix(row, column), sink.stride, true, a + row * lda + whole, lda,
                       panel + whole / 2 * width + column, width, rows, columns, k - whole);
       });
+  } else if constexpr (requires(typename Isa::F32(&vectors)[Isa::panel / Isa::lanes]) {
+                         sink.whole_row(m, vectors, n);
+                       }) {
+    alignas(64) float sums[amx_block][Isa::panel];
+    for (int64_t row = 0; row < m; row += amx_block) {
+      const int64_t rows = smaller(m - row, amx_block);
+      for (int64_t column = 0; column < n; column += amx_block)
+        multiply_block_by_tiles(sums[0] + column, Isa::panel, false, a + row * lda, lda, panel + column, width, rows,
+                                smaller(n - column, amx_block), k);
+      for (int64_t r = 0; r < rows; ++r) {
+        typename Isa::F32 vectors[Isa::panel / Isa::lanes] = {};
+        for (int64_t c = 0; c < n; c += Isa::lanes) vectors[c / Isa::lanes] = Isa::load(&sums[r][c]);
+        sink.whole_row(row + r, vectors, n);
+      }
+    }
   } else {
     alignas(64) float sums[amx_block][amx_block];
     for_tile_blocks(m, n, [&](int64_t row, int64_t column, int64_t rows, int64_t columns) {

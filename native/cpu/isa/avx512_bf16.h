@@ -29,6 +29,8 @@ struct Operand<float> {
   static constexpr int chunk_size = 16, chunks_at_once = 1, k_step = 1;
 };
 template <>
+struct Operand<f16> : Operand<float> {};
+template <>
 struct Operand<e4m3> : Operand<bf16> {
   static constexpr int chunks_at_once = 2;
 };
@@ -66,6 +68,12 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   using Base::store;
   static FX_MEMBER __m512 load(const float* p, int count) { return _mm512_maskz_loadu_ps(first16(count), p); }
   static FX_MEMBER __m512 load(const bf16* p, int count) { return widen(_mm256_maskz_loadu_epi16(first16(count), p)); }
+  static FX_MEMBER __m512 load(const f16* p, int count) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first16(count), p));
+  }
+  static FX_MEMBER __m512 load(const f16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static FX_MEMBER __m512 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static FX_MEMBER void store(float* p, F32 value, int count) { _mm512_mask_storeu_ps(p, first16(count), value); }
   static FX_MEMBER void store(bf16* p, F32 value) {
@@ -73,6 +81,16 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   }
   static FX_MEMBER void store(bf16* p, F32 value, int count) {
     _mm256_mask_storeu_epi16(p, first16(count), (__m256i)_mm512_cvtneps_pbh(value));
+  }
+  static FX_MEMBER void store(f16* p, F32 value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static FX_MEMBER void store(f16* p, F32 value, int count) {
+    _mm256_mask_storeu_epi16(p, first16(count), _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+  using Base::store_two;
+  static FX_MEMBER void store_two(bf16* p, F32 first, F32 second) {
+    _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(second, first));
   }
   static FX_MEMBER __m512 widen(__m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
@@ -110,6 +128,8 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
 
   static FX_MEMBER void chunks(const float* p, __m512 (&out)[1]) { out[0] = _mm512_loadu_ps(p); }
   static FX_MEMBER void chunks(const float* p, int count, __m512 (&out)[1]) { out[0] = load(p, count); }
+  static FX_MEMBER void chunks(const f16* p, __m512 (&out)[1]) { out[0] = load(p); }
+  static FX_MEMBER void chunks(const f16* p, int count, __m512 (&out)[1]) { out[0] = load(p, count); }
   static FX_MEMBER void chunks(const bf16* p, __m512bh (&out)[1]) { out[0] = (__m512bh)_mm512_loadu_si512(p); }
   static FX_MEMBER void chunks(const bf16* p, int count, __m512bh (&out)[1]) {
     out[0] = (__m512bh)_mm512_maskz_loadu_epi16(first32(count), p);
@@ -158,10 +178,12 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
     __builtin_memcpy(&pair, a, sizeof pair);
     return (__m512bh)_mm512_set1_epi32(pair);
   }
+  static FX_MEMBER __m512bh broadcast(const uint32_t* a) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(*a)); }
   static FX_MEMBER __m512 broadcast_last(const float* a) { return broadcast(a); }
   static FX_MEMBER __m512bh broadcast_last(const bf16* a) { return (__m512bh)_mm512_set1_epi32(a->bits); }
 
   static FX_MEMBER F32 panel_of_columns(const float* row, const float*, int count) { return load(row, count); }
+  static FX_MEMBER F32 panel_of_columns(const f16* row, const f16*, int count) { return load(row, count); }
   template <class T>
   static FX_MEMBER F32 panel_of_columns(const T* row, const T* next, int count) {
     const U32 low = (U32)load(row, count) >> 16;
@@ -170,6 +192,8 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   }
   static FX_MEMBER F32 panel_of_k(const float* column) { return load(column); }
   static FX_MEMBER F32 panel_of_k(const float* column, int count) { return load(column, count); }
+  static FX_MEMBER F32 panel_of_k(const f16* column) { return load(column); }
+  static FX_MEMBER F32 panel_of_k(const f16* column, int count) { return load(column, count); }
   static FX_MEMBER F32 panel_of_k(const bf16* column) { return _mm512_loadu_ps(column); }
   static FX_MEMBER F32 panel_of_k(const bf16* column, int count) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first32(count), column));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../engine/gemm.inl.h"
+#include "outer_sum.inl.h"
 #include "relu_linear_attention.h"
 #include "token_block.inl.h"
 #include "workspace.inl.h"
@@ -74,29 +75,35 @@ class ReluLinearAttention {
     });
     const bool narrow = args.key.dtype == Dtype::bfloat16 && args.value.dtype == Dtype::bfloat16;
     const int64_t few = larger(1, (16 << 10) / (smaller(chunk, args.tokens) * args.dim));  // tasks worth a thread
-    parallel_for(pool, heads * chunks, few, [&](int64_t begin, int64_t end) {
-      [[maybe_unused]] const typename Isa::Session session;
-      for (int64_t task = begin; task < end; ++task) {
-        float* summary = summaries + task * summary_size;
-        if (narrow)
-          summarise<bf16>(task / chunks, task % chunks, summary);
-        else
-          summarise<float>(task / chunks, task % chunks, summary);
-      }
+    // Enough heads together that their tokens make long reads, but work for all threads.
+    const int64_t item = args.key.dtype == Dtype::bfloat16 ? 2 : 4;
+    const int64_t group =
+        larger(1, smaller(smaller(256 / (args.dim * item), heads * chunks / (4 * pool.threads)), args.heads));
+    const int64_t groups = divide_up(args.heads, group), tasks = args.batch * groups * chunks;
+    const auto each_task = [&](const auto& work) {
+      parallel_for(pool, tasks, divide_up(few, group), [&](int64_t begin, int64_t end) {
+        [[maybe_unused]] const typename Isa::Session session;
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t index = task / chunks, first = index % groups * group;
+          work(index / groups * args.heads + first, smaller(group, args.heads - first), task % chunks);
+        }
+      });
+    };
+    each_task([&](int64_t head, int64_t count, int64_t index) {
+      if (narrow)
+        summarise<bf16>(head, count, index, summaries);
+      else
+        summarise<float>(head, count, index, summaries);
     });
     parallel_for(pool, heads, larger(1, few), [&](int64_t begin, int64_t end) {
       for (int64_t head = begin; head < end; ++head)
         combine(summaries + head * chunks * summary_size, applied + head * applied_size);
     });
-    parallel_for(pool, heads * chunks, few, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t head = task / chunks;
-        const float* summary = summaries + head * chunks * summary_size;
-        if (args.out_dtype == Dtype::bfloat16)
-          apply<bf16>(head, task % chunks, applied + head * applied_size, summary + args.dim * args.dim_v);
-        else
-          apply<float>(head, task % chunks, applied + head * applied_size, summary + args.dim * args.dim_v);
-      }
+    each_task([&](int64_t head, int64_t count, int64_t index) {
+      if (args.out_dtype == Dtype::bfloat16)
+        apply<bf16>(head, count, index, applied, summaries);
+      else
+        apply<float>(head, count, index, applied, summaries);
     });
   }
 
@@ -116,44 +123,81 @@ class ReluLinearAttention {
     return token_block(tensor, head / args.heads, head % args.heads, token, relu);
   }
 
-  // Over one chunk: summary = Σ φ(k)ᵀ v, then Σ φ'(k).
-  template <class T>
-  void summarise(int64_t head, int64_t index, float* summary) const {
-    T *keys = nullptr, *values = nullptr;
-    char* packed = nullptr;
-    lay_out(Scratch::user1, [&](Workspace& space) {
-      keys = space.take<T>(larger(args.dim * key_stride, block * width));
-      values = space.take<T>(block * round_up(args.dim_v, column_unit));
-      packed = space.take<char>(static_cast<int64_t>(gemm::packed_bytes<Isa, T>(block, args.dim_v)));
-    });
-    const bool own_norm = args.norm_key.data != nullptr;
-    float* key_sum = summary + args.dim * args.dim_v;
-    for (int64_t d = 0; d < width; ++d) key_sum[d] = 0;
-
-    const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
-    for (int64_t token = first; token < last; token += block) {
-      const int64_t count = smaller(block, last - token);
-      pack_values(packed, values, tokens_of(args.value, head, token, false), count);
-      columns_of_tokens<Isa>(keys, key_stride, tokens_of(args.key, head, token, args.relu), count, args.dim);
-      gemm::multiply<Isa, T>(summary, args.dim_v, keys, key_stride, packed, args.dim, args.dim_v, count, token > first);
-      if (own_norm)
-        add_sums(key_sum, tokens_of(args.norm_key, head, token, false), count);
-      else
-        add_row_sums(key_sum, keys, count);
+  // Asks for what part `part` of `parts` is of a block of tokens of some heads that lie side by side.
+  void prefetch(const TokenTensor& tensor, int64_t head, int64_t heads, int64_t token, int64_t count, int64_t columns,
+                int64_t part, int64_t parts) const {
+    const bool side_by_side = tensor.strides[3] == 1 && tensor.strides[1] == columns;
+    if (side_by_side) {
+      const int64_t rows = divide_up(count, parts), first = part * rows;
+      prefetch_tokens(tokens_of(tensor, head, token + first, false), smaller(rows, count - first), heads * columns);
+    } else if (part < heads) {
+      prefetch_tokens(tokens_of(tensor, head + part, token, false), count, columns);
     }
   }
 
+  // Over one chunk, for some heads: summary = Σ φ(k)ᵀ v, then Σ φ'(k).
   template <class T>
-  void pack_values(void* packed, T* dense, const TokenBlock& from, int64_t count) const {
-    constexpr Dtype same = sizeof(T) == sizeof(bf16) ? Dtype::bfloat16 : Dtype::float32;
-    if (from.dtype == same) {
-      gemm::pack<Isa, T>(packed, static_cast<const T*>(from.data), from.width_stride, from.token_stride, count,
-                         args.dim_v);
-    } else {
-      const int64_t stride = round_up(args.dim_v, column_unit);
-      rows_of_tokens<Isa>(dense, stride, from, count, args.dim_v);
-      gemm::pack<Isa, T>(packed, dense, 1, stride, count, args.dim_v);
+  void summarise(int64_t first_head, int64_t heads, int64_t index, float* summaries) const {
+    T* dense = nullptr;
+    char *keys = nullptr, *values = nullptr;
+    lay_out(Scratch::user1, [&](Workspace& space) {
+      dense = space.take<T>(larger(block * dense_stride(larger(args.dim, args.dim_v)), args.dim * key_stride));
+      keys = space.take<char>(static_cast<int64_t>(gemm::packed_bytes<Isa, T>(block, args.dim)));
+      values = space.take<char>(static_cast<int64_t>(gemm::packed_bytes<Isa, T>(block, args.dim_v)));
+    });
+    const bool own_norm = args.norm_key.data != nullptr;
+    const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
+    for (int64_t token = first; token < last; token += block) {
+      const int64_t count = smaller(block, last - token), next = token + block, more = smaller(block, last - next);
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t head = first_head + h;
+        float *summary = summaries + (head * chunks + index) * summary_size, *key_sum = summary + args.dim * args.dim_v;
+        if (token == first)
+          for (int64_t d = 0; d < width; ++d) key_sum[d] = 0;
+        if (more > 0) {
+          prefetch(args.value, first_head, heads, next, more, args.dim_v, h, heads);
+          prefetch(args.key, first_head, heads, next, more, args.dim, h, heads);
+          if (own_norm) prefetch(args.norm_key, first_head, heads, next, more, args.dim, h, heads);
+        }
+        pack_tokens(values, dense, tokens_of(args.value, head, token, false), count, args.dim_v);
+        if (own_norm) add_sums(key_sum, tokens_of(args.norm_key, head, token, false), count);
+        float* own_sum = own_norm ? nullptr : key_sum;
+        add_products(summary, own_sum, keys, values, dense, tokens_of(args.key, head, token, args.relu), count,
+                     token > first);
+      }
     }
+  }
+
+  // summary (+)= φ(k)ᵀ v of packed values, and, where it is not null, key_sum += Σ φ(k).
+  template <class T>
+  void add_products(float* summary, float* key_sum, void* keys, const void* values, T* dense, const TokenBlock& from,
+                    int64_t count, bool accumulate) const {
+    if constexpr (Isa::template tiles<T>) {  // whose left operand is contiguous in what is summed over
+      columns_of_tokens<Isa>(dense, key_stride, from, count, args.dim);
+      if (key_sum != nullptr) add_row_sums(key_sum, dense, count);
+      gemm::multiply<Isa, T>(summary, args.dim_v, dense, key_stride, values, args.dim, args.dim_v, count, accumulate);
+    } else {
+      const bool copied = pack_tokens(keys, dense, from, count, args.dim);
+      if (key_sum != nullptr && copied) add_column_sums(key_sum, dense, dense_stride(args.dim), count);
+      if (key_sum != nullptr && !copied) add_sums(key_sum, from, count);
+      outer_sum<Isa, T>(summary, args.dim_v, keys, values, args.dim, args.dim_v, count, accumulate);
+    }
+  }
+
+  static int64_t dense_stride(int64_t columns) { return round_up(columns, column_unit); }
+
+  // [count][columns] as panels; through `dense`, as rows, where they are not yet what is multiplied (then true).
+  template <class T>
+  bool pack_tokens(void* packed, T* dense, const TokenBlock& from, int64_t count, int64_t columns) const {
+    constexpr Dtype same = sizeof(T) == sizeof(bf16) ? Dtype::bfloat16 : Dtype::float32;
+    if (from.dtype == same && !from.relu) {
+      gemm::pack<Isa, T>(packed, static_cast<const T*>(from.data), from.width_stride, from.token_stride, count,
+                         columns);
+      return false;
+    }
+    rows_of_tokens<Isa>(dense, dense_stride(columns), from, count, columns);
+    gemm::pack<Isa, T>(packed, dense, 1, dense_stride(columns), count, columns);
+    return true;
   }
 
   // sums[d] += Σ_j rows[d][j]
@@ -168,7 +212,7 @@ class ReluLinearAttention {
     }
   }
 
-  // The same from a tensor that is read for this only.
+  // The same from tokens as they lie.
   void add_sums(float* sums, const TokenBlock& from, int64_t count) const {
     if (from.width_stride == 1)
       return from.dtype == Dtype::bfloat16
@@ -210,7 +254,7 @@ class ReluLinearAttention {
   }
 
   template <class T>
-  void apply(int64_t head, int64_t index, const float* applied, const float* key_sum) const {
+  void apply(int64_t first_head, int64_t heads, int64_t index, const float* applied, const float* summaries) const {
     float *queries = nullptr, *inverse = nullptr, *earlier = nullptr;
     lay_out(Scratch::user1, [&](Workspace& space) {
       queries = space.take<float>(larger(apply_block * width, args.dim * Isa::panel));
@@ -220,13 +264,23 @@ class ReluLinearAttention {
     const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
     const int64_t step = channel_major ? Isa::panel : apply_block;
     for (int64_t token = first; token < last; token += step) {
-      const int64_t count = smaller(step, last - token);
-      T* out = static_cast<T*>(args.out) + head / args.heads * args.out_strides[0] +
-               head % args.heads * args.out_strides[1] + token * args.out_strides[2];
-      if (channel_major)
-        apply_columns(out, head, token, count, queries, inverse, earlier, applied, key_sum);
-      else
-        apply_rows(out, head, token, count, queries, inverse, earlier, applied, key_sum);
+      const int64_t count = smaller(step, last - token), next = token + step, more = smaller(step, last - next);
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t head = first_head + h;
+        if (more > 0) {
+          prefetch(args.query, first_head, heads, next, more, args.dim, h, heads);
+          if (args.norm_query.data != nullptr)
+            prefetch(args.norm_query, first_head, heads, next, more, args.dim, h, heads);
+        }
+        T* out = static_cast<T*>(args.out) + head / args.heads * args.out_strides[0] +
+                 head % args.heads * args.out_strides[1] + token * args.out_strides[2];
+        const float* own = applied + head * applied_size;
+        const float* key_sum = summaries + head * chunks * summary_size + args.dim * args.dim_v;
+        if (channel_major)
+          apply_columns(out, head, token, count, queries, inverse, earlier, own, key_sum);
+        else
+          apply_rows(out, head, token, count, queries, inverse, earlier, own, key_sum);
+      }
     }
   }
 
@@ -296,11 +350,17 @@ class ReluLinearAttention {
   void invert_rows(float* inverse, const S* queries, int64_t stride, const float* key_sum, int64_t count) const {
     const int64_t whole = args.dim / lanes * lanes;
     const int rest = static_cast<int>(args.dim - whole);
-    for (int64_t i = 0; i < count; ++i, queries += stride) {
-      F32 sum = Isa::zero();
-      for (int64_t d = 0; d < whole; d += lanes) sum = Isa::fma(Isa::load(queries + d), Isa::load(key_sum + d), sum);
-      if (rest > 0) sum = Isa::fma(Isa::load(queries + whole, rest), Isa::load(key_sum + whole), sum);
-      inverse[i] = 1.0f / (Isa::sum(sum) + args.eps);
+    for (int64_t i = 0; i < count; i += lanes) {
+      const int some = static_cast<int>(smaller(lanes, count - i));
+      F32 parts[lanes];
+      for (int r = 0; r < lanes; ++r) {
+        F32 sum = Isa::zero();
+        const S* query = queries + smaller(i + r, count - 1) * stride;
+        for (int64_t d = 0; d < whole; d += lanes) sum = Isa::fma(Isa::load(query + d), Isa::load(key_sum + d), sum);
+        if (rest > 0) sum = Isa::fma(Isa::load(query + whole, rest), Isa::load(key_sum + whole), sum);
+        parts[r] = sum;
+      }
+      Isa::store(inverse + i, Isa::splat(1.0f) / (Isa::sum_each(parts) + Isa::splat(args.eps)), some);
     }
   }
 

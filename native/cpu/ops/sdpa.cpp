@@ -37,7 +37,7 @@ bool takes_mask(const TensorView& mask, const TensorView& q, int64_t keys, bool 
 }
 
 bool takes(const TensorView& q, const TensorView& k, const TensorView& v, bool gqa) {
-  if (q.dtype != Dtype::bfloat16 && q.dtype != Dtype::float32) return false;
+  if (q.dtype != Dtype::bfloat16 && q.dtype != Dtype::float16 && q.dtype != Dtype::float32) return false;
   if (k.dtype != q.dtype || v.dtype != q.dtype) return false;
   if (q.dim != 4 || k.dim != 4 || v.dim != 4) return false;
   if (q.numel() == 0 || k.numel() == 0 || v.numel() == 0) return false;

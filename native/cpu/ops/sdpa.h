@@ -9,7 +9,7 @@
 namespace fx {
 
 // out[b, h, i] = Σ_j softmax_j(scale · query[b, h, i] · key[b, g, j] + mask[b, h, i, j]) · value[b, g, j],
-// g = h / (heads / groups). Query, key, value and out are of one dtype, bfloat16 or float32; out is dense in
+// g = h / (heads / groups). Query, key, value and out are of one dtype, bfloat16, float16 or float32; out is dense in
 // its last dimension. All strides are in elements, any value: those of the mask are 0 where it broadcasts.
 struct SdpaArgs {
   const void* query;

@@ -5,6 +5,7 @@
 // a few query blocks at a time go over one span of keys after another.
 #pragma once
 
+#include "../caches.h"
 #include "../engine/gemm.inl.h"
 #include "sdpa.h"
 #include "sdpa_mask.inl.h"
@@ -13,20 +14,59 @@
 
 namespace fx {
 
-template <class Isa, class T>
+// Scores as they are, and the maximum of each row so far, in `lanes` parts.
+template <class Isa>
+struct StoreScores {
+  float* scores;
+  int64_t stride;
+  float* best;  // [rows][lanes]
+  bool adds;    // to what was stored before
+  bool first;   // the first columns of the rows
+
+  template <int Vectors>
+  FX_MEMBER void whole_row(int64_t row, typename Isa::F32 (&sums)[Vectors], int64_t columns) const {
+    constexpr int lanes = Isa::lanes;
+    const auto lowest = Isa::splat(-__builtin_inff());
+    float* to = scores + row * stride;
+    auto most = first ? lowest : Isa::load(best + row * lanes);
+    FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) {
+      if (adds) sums[v] += Isa::load(to + v * lanes);
+      const int count = static_cast<int>(smaller(columns - v * lanes, lanes));
+      if (count < lanes) {  // what lies beyond is no score
+        if (count <= 0) break;
+        Isa::store(to + v * lanes, lowest);
+        Isa::store(to + v * lanes, sums[v], count);
+        sums[v] = Isa::load(to + v * lanes);
+      } else {
+        Isa::store(to + v * lanes, sums[v]);
+      }
+      most = Isa::max(most, sums[v]);
+    }
+    Isa::store(best + row * lanes, most);
+  }
+};
+
+// T is the type of the products' operands, S that of the tensors.
+template <class Isa, class T, class S>
 class SdpaBlocks {
  public:
   explicit SdpaBlocks(const SdpaArgs& arguments) : args(arguments), softmax(arguments) {
     group = args.heads / args.groups;
-    constexpr int64_t unit = gemm::row_unit<Isa, T>;
-    const int64_t most = round_up(args.causal ? most_causal_rows : most_rows, unit);
-    blocks = divide_up(args.length, most);
-    rows = smaller(round_up(divide_up(args.length, blocks), unit), most);
+    blocks = divide_up(args.length, most_rows);
+    rows = smaller(round_up(divide_up(args.length, blocks), unit), most_rows);
     blocks = divide_up(args.length, rows);
     keys = larger(visible_keys(args, args.length - 1).end, 1);
+    // The scores of a block go little beyond L1; packed keys come from L2 or a share of L3.
+    key_block = round_up(caches().l1 / static_cast<int64_t>(sizeof(float) * most_rows), most_summed);
+    // Tiles, which leave their sums in memory after each block of values, take long ones.
+    value_block = !Isa::template tiles<T> && (wide || args.window > 0) ? most_summed : key_block;
+    score_stride = key_block + column_unit;  // not a power of two: rows spread over L1's sets
     const int64_t key_bytes = static_cast<int64_t>(sizeof(T)) * (args.dim + args.dim_v);
+    const int64_t packed_bytes = 4 * caches().l2;
     span = smaller(larger(packed_bytes / key_bytes / key_block, 1) * key_block, round_up(keys, key_block));
     held = span < keys ? held_blocks : 1;
+    in_place = __is_same(T, S) && args.query_strides[3] == 1;
   }
 
   void run(const Parallel& pool) const {
@@ -34,26 +74,34 @@ class SdpaBlocks {
   }
 
  private:
-  static constexpr int64_t most_rows = 96;         // a query block: its scores of a key block stay in L2
-  static constexpr int64_t most_causal_rows = 60;  // half of a block's last scores are above the diagonal
-  static constexpr int64_t key_block = 512;        // keys between two looks at the running maximum
-  // A panel of values stays in L1; tiles, which leave their sums in memory after each, take longer ones.
-  static constexpr int64_t value_block = Isa::template tiles<T> ? key_block : 128;
+  static constexpr int lanes = Isa::lanes;
+  static constexpr bool wide = sizeof(T) == sizeof(float);
+  static constexpr int64_t unit = gemm::row_unit<Isa, T>;
+  // A query block. Few rows, so that under a causal mask little is computed in vain; enough to use a panel for
+  // while it is in L1.
+  static constexpr int64_t most_rows = round_up(24, unit);
+  static constexpr int64_t held_blocks = 32;  // query blocks that share a span, where spans are many
   // Sums of more products than this in one register would lose to blocked ones in fp32.
-  static constexpr int64_t dim_block = sizeof(T) == sizeof(float) ? 128 : int64_t{1} << 40;
-  static constexpr int64_t packed_bytes = 4 << 20;
-  static constexpr int64_t held_blocks = 8;                // query blocks that share a span, where spans are many
-  static constexpr int64_t score_stride = key_block + 16;  // not a power of two: rows spread over L1's sets
+  static constexpr int64_t most_summed = 128;
+  static constexpr int64_t dim_block = wide ? most_summed : int64_t{1} << 40;
 
   const SdpaArgs& args;
   SoftmaxRow<Isa> softmax;
-  int64_t group, blocks, rows, keys, span, held;
+  int64_t group, blocks, rows, keys, held;
+  int64_t key_block;    // keys between two looks at the running maximum
+  int64_t value_block;  // keys whose values are packed together
+  int64_t span;         // keys that are packed at once
+  int64_t score_stride;
+  bool in_place;  // queries are read where they are
 
   // One block of queries on its way over the keys.
   struct Block {
-    T* query;             // [rows][dim]
-    float* sums;          // [rows][sum_stride]
-    SoftmaxState* state;  // [rows]
+    T* copy;         // [rows][dim], where the queries are not read in place
+    const T* query;  // row r at r * query_stride
+    int64_t query_stride;
+    float* sums;   // [rows][sum_stride]
+    float* max;    // [rows]: the softmax's running maximum ...
+    float* total;  // [rows][lanes]: ... and sum, in parts
     int64_t batch, head, first, count;
     int64_t begin, end;  // the keys that any of its rows sees, from a block of values on
   };
@@ -63,6 +111,7 @@ class SdpaBlocks {
     void* packed_keys;
     void* packed_values;
     float* scores;
+    float* best;                   // [rows][lanes]: the greatest scores of a key block, in parts
     T* low;                        // [rows][score_stride]: what rounding the probabilities to T dropped
     int64_t head = -1, span = -1;  // what is packed
   };
@@ -78,12 +127,14 @@ class SdpaBlocks {
       thread.packed_values = space.take<char>(
           span / value_block * static_cast<int64_t>(gemm::packed_bytes<Isa, T>(value_block, args.dim_v)));
       thread.scores = space.take<float>(rows * score_stride);
+      thread.best = space.take<float>(rows * lanes);
       thread.low = space.take<T>(args.precise ? rows * score_stride : 0);
       mask.row = space.take<char>(MaskReader<Isa>::row_bytes(key_block));
       for (int64_t i = 0; i < held; ++i) {
-        thread.block[i].query = space.take<T>(rows * args.dim);
+        thread.block[i].copy = space.take<T>(in_place ? 0 : rows * args.dim);
         thread.block[i].sums = space.take<float>(rows * sum_stride());
-        thread.block[i].state = space.take<SoftmaxState>(rows);
+        thread.block[i].max = space.take<float>(rows);
+        thread.block[i].total = space.take<float>(rows * lanes);
       }
     });
 
@@ -112,11 +163,18 @@ class SdpaBlocks {
     block.end = larger(visible_keys(args, block.first + block.count - 1).end, 1);
     block.begin = smaller(visible_keys(args, block.first).begin, block.end - 1) / value_block * value_block;
     const int64_t* strides = args.query_strides;
-    const T* from = static_cast<const T*>(args.query) + block.batch * strides[0] + block.head * strides[1];
+    const S* from = static_cast<const S*>(args.query) + block.batch * strides[0] + block.head * strides[1] +
+                    block.first * strides[2];
+    if constexpr (__is_same(T, S)) block.query = from, block.query_stride = strides[2];
+    if (!in_place) {
+      block.query = block.copy, block.query_stride = args.dim;
+      for (int64_t r = 0; r < block.count; ++r)
+        for (int64_t d = 0; d < args.dim; ++d)
+          block.copy[r * args.dim + d] = as<T>(from[r * strides[2] + d * strides[3]]);
+    }
     for (int64_t r = 0; r < block.count; ++r) {
-      const T* row = from + (block.first + r) * strides[2];
-      for (int64_t d = 0; d < args.dim; ++d) block.query[r * args.dim + d] = row[d * strides[3]];
-      block.state[r] = {-__builtin_inff(), 0.0f};
+      block.max[r] = -__builtin_inff();
+      Isa::store(block.total + r * lanes, Isa::zero());
     }
   }
 
@@ -125,8 +183,8 @@ class SdpaBlocks {
     thread.head = key_head, thread.span = first;
     const int64_t batch = key_head / args.groups, head = key_head % args.groups, count = smaller(span, keys - first);
     const int64_t *ks = args.key_strides, *vs = args.value_strides;
-    const T* key = static_cast<const T*>(args.key) + batch * ks[0] + head * ks[1] + first * ks[2];
-    const T* value = static_cast<const T*>(args.value) + batch * vs[0] + head * vs[1] + first * vs[2];
+    const S* key = static_cast<const S*>(args.key) + batch * ks[0] + head * ks[1] + first * ks[2];
+    const S* value = static_cast<const S*>(args.value) + batch * vs[0] + head * vs[1] + first * vs[2];
     for (int64_t d = 0; d < args.dim; d += dim_block)
       gemm::pack<Isa, T>(keys_at(thread, d, 0), key + d * ks[3], ks[2], ks[3], smaller(dim_block, args.dim - d), count);
     for (int64_t j = 0; j < count; j += value_block)
@@ -153,13 +211,11 @@ class SdpaBlocks {
     for (int64_t key = larger(first, block.begin); key < last; key += key_block) {
       const int64_t count = smaller(key_block, last - key);
       const int64_t whole = smaller(round_up(count, Isa::panel), packed_end - key);  // panels as they were packed
-      for (int64_t d = 0; d < args.dim; d += dim_block)
-        gemm::multiply<Isa, T>(thread.scores, score_stride, block.query + d, args.dim, keys_at(thread, d, key - first),
-                               block.count, whole, smaller(dim_block, args.dim - d), d > 0);
+      score(thread, block, key - first, whole);
       if (args.precise)
-        weigh<true>(thread, block, mask, key, count);
+        weigh<true>(thread, block, mask, key, count, whole);
       else
-        weigh<false>(thread, block, mask, key, count);
+        weigh<false>(thread, block, mask, key, count, whole);
       for (int64_t j = 0; j < count; j += value_block) {
         const T* weights = reinterpret_cast<const T*>(thread.scores) + j;
         const int64_t stride = score_stride * static_cast<int64_t>(sizeof(float) / sizeof(T));
@@ -171,16 +227,32 @@ class SdpaBlocks {
     }
   }
 
-  // The scores of a key block become probabilities.
+  // Scores of `count` packed keys from `key` on.
+  void score(const Thread& thread, const Block& block, int64_t key, int64_t count) const {
+    for (int64_t d = 0; d < args.dim; d += dim_block) {
+      const int64_t depth = smaller(dim_block, args.dim - d);
+      auto* panel = reinterpret_cast<const typename Isa::template Panel<T>*>(keys_at(thread, d, key));
+      for (int64_t j = 0; j < count; j += Isa::panel) {
+        const StoreScores<Isa> sink{thread.scores + j, score_stride, thread.best, d > 0, j == 0};
+        gemm::multiply_panel<Isa>(block.query + d, block.query_stride, panel, block.count,
+                                  smaller(Isa::panel, count - j), depth, sink);
+        panel += panel_depth<Isa, T>(depth) * Isa::panel;
+      }
+    }
+  }
+
+  // The scores of a key block, of which `known` were computed, become probabilities.
   template <bool Split>
-  void weigh(const Thread& thread, const Block& block, MaskReader<Isa>& mask, int64_t key, int64_t count) const {
+  void weigh(const Thread& thread, const Block& block, MaskReader<Isa>& mask, int64_t key, int64_t count,
+             int64_t known) const {
     for (int64_t r = 0; r < block.count; ++r) {
       const int64_t query = block.first + r;
       const KeyRange seen = visible_keys(args, query);
-      const void* mask_row = mask(block.batch, block.head, query, key, count);
+      const int64_t begin = larger(seen.begin - key, 0), end = smaller(seen.end - key, count);
+      const float* best = begin == 0 && end == known ? thread.best + r * lanes : nullptr;
       const float factor = softmax.template run<T, Split>(
-          mask.form, thread.scores + r * score_stride, mask_row, larger(seen.begin - key, 0),
-          smaller(seen.end - key, count), round_up(count, Isa::lanes), block.state[r], thread.low + r * score_stride);
+          mask.form, thread.scores + r * score_stride, mask(block.batch, block.head, query, key, count), begin, end,
+          round_up(count, lanes), best, block.max[r], block.total + r * lanes, thread.low + r * score_stride);
       if (key > block.begin && factor != 1.0f) shrink(block.sums + r * sum_stride(), factor);
     }
   }
@@ -208,14 +280,23 @@ class SdpaBlocks {
 
   void finish(const Block& block) const {
     const int64_t* strides = args.out_strides;
-    T* out = static_cast<T*>(args.out) + block.batch * strides[0] + block.head * strides[1] + block.first * strides[2];
+    S* out = static_cast<S*>(args.out) + block.batch * strides[0] + block.head * strides[1] + block.first * strides[2];
+    const float* sink = sink_of(args, block.head);
     for (int64_t r = 0; r < block.count; ++r, out += strides[2]) {
-      const auto divisor = Isa::splat(softmax.divisor(block.state[r], sink_of(args, block.head)));
+      const float total = Isa::sum(Isa::load(block.total + r * lanes));
+      const float divisor = softmax.divisor(block.max[r], total, sink);
       const float* sums = block.sums + r * sum_stride();
       int64_t d = 0;
-      for (; d + Isa::lanes <= args.dim_v; d += Isa::lanes) Isa::store(out + d, Isa::load(sums + d) / divisor);
-      if (d < args.dim_v) Isa::store(out + d, Isa::load(sums + d) / divisor, static_cast<int>(args.dim_v - d));
+      for (; d + lanes <= args.dim_v; d += lanes) Isa::store(out + d, divided(Isa::load(sums + d), divisor));
+      if (d < args.dim_v) Isa::store(out + d, divided(Isa::load(sums + d), divisor), static_cast<int>(args.dim_v - d));
     }
+  }
+
+  static FX_MEMBER typename Isa::F32 divided(typename Isa::F32 sums, float divisor) {
+    if constexpr (sizeof(S) == sizeof(float))
+      return sums / Isa::splat(divisor);
+    else
+      return sums * Isa::splat(1.0f / divisor);
   }
 };
 

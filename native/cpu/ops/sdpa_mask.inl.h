@@ -50,11 +50,11 @@ struct MaskReader {
         form = MaskForm::add_bf16, item = 2;
         break;
       default:
-        form = MaskForm::add_float, item = 2;
+        form = MaskForm::add_f16, item = 2;
         break;
     }
-    in_place = args.mask_strides[3] == 1 && args.mask_dtype != Dtype::float16;
-    if (!in_place && form == MaskForm::add_bf16) form = MaskForm::add_float;
+    in_place = args.mask_strides[3] == 1;
+    if (!in_place && item == 2) form = MaskForm::add_float;
   }
 
   static constexpr int64_t row_bytes(int64_t keys) { return keys * static_cast<int64_t>(sizeof(float)); }

@@ -11,7 +11,8 @@
 
 namespace fx {
 
-template <class Isa, class T>
+// T is the type of the products' operands, S that of the tensors.
+template <class Isa, class T, class S>
 class SdpaStream {
  public:
   static bool takes(const SdpaArgs& args) {
@@ -65,18 +66,18 @@ class SdpaStream {
 
     copy_queries(query, batch, head);
     const int64_t *ks = args.key_strides, *vs = args.value_strides;
-    const T* key = static_cast<const T*>(args.key) + batch * ks[0] + head * ks[1] + first * ks[2];
-    const T* value = static_cast<const T*>(args.value) + batch * vs[0] + head * vs[1] + first * vs[2];
+    const S* key = static_cast<const S*>(args.key) + batch * ks[0] + head * ks[1] + first * ks[2];
+    const S* value = static_cast<const S*>(args.value) + batch * vs[0] + head * vs[1] + first * vs[2];
     score(scores, stride, query, key, ks[2], count);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = r % args.length;
       const KeyRange seen = visible_keys(args, at);
-      SoftmaxState state{-__builtin_inff(), 0.0f};
+      float max = -__builtin_inff(), sums[lanes] = {};
       softmax.template run<float>(
           mask.form, scores + r * stride, mask(batch, head * group + r / args.length, at, first, count),
-          larger(seen.begin - first, 0), smaller(seen.end - first, count), round_up(count, lanes), state);
+          larger(seen.begin - first, 0), smaller(seen.end - first, count), round_up(count, lanes), nullptr, max, sums);
       float* tail = result + (r + 1) * part - lanes;
-      tail[0] = state.max, tail[1] = state.sum;
+      tail[0] = max, tail[1] = Isa::sum(Isa::load(sums));
     }
     int64_t r = 0;
     for (; r + 4 <= rows; r += 4) weigh<4, 4>(result + r * part, scores + r * stride, stride, value, vs[2], count);
@@ -87,23 +88,24 @@ class SdpaStream {
   void copy_queries(T* to, int64_t batch, int64_t key_head) const {
     const int64_t* strides = args.query_strides;
     for (int64_t r = 0; r < rows; ++r, to += args.dim) {
-      const T* from = static_cast<const T*>(args.query) + batch * strides[0] +
+      const S* from = static_cast<const S*>(args.query) + batch * strides[0] +
                       (key_head * group + r / args.length) * strides[1] + r % args.length * strides[2];
-      for (int64_t d = 0; d < args.dim; ++d) to[d] = from[d * strides[3]];
+      for (int64_t d = 0; d < args.dim; ++d) to[d] = as<T>(from[d * strides[3]]);
     }
   }
 
   // scores[r][j] = query r · key j
-  void score(float* scores, int64_t stride, const T* query, const T* key, int64_t key_stride, int64_t count) const {
+  void score(float* scores, int64_t stride, const T* query, const S* key, int64_t key_stride, int64_t count) const {
     int64_t j = 0;
     for (; j + 4 <= count; j += 4) dots<4>(scores + j, stride, query, key + j * key_stride, key_stride);
     for (; j < count; ++j) dots<1>(scores + j, stride, query, key + j * key_stride, key_stride);
   }
 
   template <int Keys>
-  FX_MEMBER void dots(float* scores, int64_t stride, const T* query, const T* key, int64_t key_stride) const {
+  FX_MEMBER void dots(float* scores, int64_t stride, const T* query, const S* key, int64_t key_stride) const {
     constexpr int size = Isa::template chunk_size<T>;
     typename Isa::template Chunk<T> q[1], k[1];
+    static_assert(size == Isa::template chunk_size<S>);
     FX_UNROLL
     for (int i = 0; i < Keys; ++i) prefetch(key + (i + ahead) * key_stride, args.dim);
     for (int64_t r = 0; r < rows; ++r, query += args.dim) {
@@ -133,14 +135,14 @@ class SdpaStream {
     }
   }
 
-  static FX_MEMBER void prefetch(const T* row, int64_t width) {
-    constexpr int64_t line = 64 / sizeof(T);
+  static FX_MEMBER void prefetch(const S* row, int64_t width) {
+    constexpr int64_t line = 64 / sizeof(S);
     for (int64_t d = 0; d < width; d += line) __builtin_prefetch(row + d);
   }
 
   // result[r][d] = Σ_j p[r][j] · value[j][d]: sums of Rows rows and Vectors vectors of columns in registers.
   template <int Rows, int Vectors>
-  void weigh(float* result, const float* p, int64_t p_stride, const T* value, int64_t stride, int64_t count) const {
+  void weigh(float* result, const float* p, int64_t p_stride, const S* value, int64_t stride, int64_t count) const {
     for (int64_t d = 0; d < args.dim_v; d += Vectors * lanes) {
       const int64_t width = smaller(Vectors * lanes, args.dim_v - d);
       if (width == Vectors * lanes)
@@ -151,7 +153,7 @@ class SdpaStream {
   }
 
   template <int Rows, int Vectors, bool Full>
-  void weigh_columns(float* result, const float* p, int64_t p_stride, const T* value, int64_t stride, int64_t count,
+  void weigh_columns(float* result, const float* p, int64_t p_stride, const S* value, int64_t stride, int64_t count,
                      int64_t width) const {
     // sums of spans, added up in memory: one long sum would lose more bits than eager's blocked one
     for (int64_t first = 0; first == 0 || first < count; first += span) {
@@ -184,17 +186,17 @@ class SdpaStream {
   void merge(int64_t key_head, int64_t r, const float* parts) const {
     const int64_t batch = key_head / args.groups, head = key_head % args.groups * group + r / args.length;
     const int64_t* strides = args.out_strides;
-    T* out = static_cast<T*>(args.out) + batch * strides[0] + head * strides[1] + r % args.length * strides[2];
+    S* out = static_cast<S*>(args.out) + batch * strides[0] + head * strides[1] + r % args.length * strides[2];
     float max = -__builtin_inff();
     for (int64_t c = 0; c < chunks; ++c) {
       const float one = parts[(c * rows + 1) * part - lanes];
       max = max > one ? max : one;
     }
     const float base = max == -__builtin_inff() ? 0.0f : max;
-    SoftmaxState state{max, 0.0f};
+    float total = 0;
     for (int64_t c = 0; c < chunks; ++c)
-      state.sum += factor(parts + c * rows * part, base) * parts[(c * rows + 1) * part - lanes + 1];
-    const float divisor = softmax.divisor(state, sink_of(args, head));
+      total += factor(parts + c * rows * part, base) * parts[(c * rows + 1) * part - lanes + 1];
+    const float divisor = softmax.divisor(max, total, sink_of(args, head));
     for (int64_t d = 0; d < args.dim_v; d += lanes) {
       F32 sums = Isa::zero();
       for (int64_t c = 0; c < chunks; ++c)
@@ -204,7 +206,7 @@ class SdpaStream {
   }
 
   float factor(const float* one, float base) const {
-    return softmax.template power<float>(Isa::splat(one[part - lanes] - base), Isa::splat(softmax.unit))[0];
+    return Isa::exp(Isa::splat((one[part - lanes] - base) * softmax.unit))[0];
   }
 };
 

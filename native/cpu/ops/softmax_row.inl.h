@@ -9,12 +9,7 @@ namespace fx {
 
 // What a mask does to a score. `gathered` masks have no unit stride or a rarer dtype: their row is
 // copied to contiguous float or byte first.
-enum class MaskForm : int { none, lower, replace, add_float, add_bf16 };
-
-// exp((score - max) · unit) are the probabilities of a row, up to their sum.
-struct SoftmaxState {
-  float max, sum;
-};
+enum class MaskForm : int { none, lower, replace, add_float, add_bf16, add_f16 };
 
 template <class Isa>
 struct SoftmaxRow {
@@ -53,6 +48,8 @@ struct SoftmaxRow {
       return value + Isa::load(static_cast<const float*>(mask) + at, count);
     } else if constexpr (form == MaskForm::add_bf16) {
       return value + Isa::load(static_cast<const bf16*>(mask) + at, count);
+    } else if constexpr (form == MaskForm::add_f16) {
+      return value + Isa::load(static_cast<const f16*>(mask) + at, count);
     } else {
       return value;
     }
@@ -97,14 +94,16 @@ struct SoftmaxRow {
         return apply<MaskForm::add_float, capped>(scores, mask, begin, end);
       case MaskForm::add_bf16:
         return apply<MaskForm::add_bf16, capped>(scores, mask, begin, end);
+      case MaskForm::add_f16:
+        return apply<MaskForm::add_f16, capped>(scores, mask, begin, end);
       case MaskForm::none:
         break;
     }
     return apply<MaskForm::none, capped>(scores, mask, begin, end);
   }
 
-  float prepare(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end) const {
-    if (!scaled) return maximum(scores, begin, end);
+  float prepare(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end, const float* best) const {
+    if (!scaled) return best != nullptr ? Isa::maximum(Isa::load(best)) : maximum(scores, begin, end);
     return cap == 0 ? prepare<false>(form, scores, mask, begin, end) : prepare<true>(form, scores, mask, begin, end);
   }
 
@@ -114,23 +113,16 @@ struct SoftmaxRow {
     return grown / (grown + 2.0f);
   }
 
-  // exp(x · unit) to the precision of T. Powers of two are cheaper; those of e lose nothing in the scaling.
-  template <class T>
-  static FX_MEMBER F32 power(F32 x, F32 unit) {
-    if constexpr (sizeof(T) == sizeof(bf16))
-      return Isa::exp2(x * unit);
-    else
-      return Isa::exp(x * unit);
-  }
-
-  // Turns scores[begin, end) into probabilities relative to the running maximum, as T, in the same memory
-  // (T is not wider than float: the writes stay behind the reads), with zeros before and, up to `padded`,
-  // after them. With Split the part of each that T drops goes to `low`: it is positive where the probability
-  // is, for a zero or negative one times an infinite value would be NaN in their sum. Up to a vector beyond
-  // `padded` may be written. Returns the factor by which what was summed before has to shrink.
+  // Turns scores[begin, end) into probabilities exp((score - max) · unit) relative to the running maximum, as
+  // T, in the same memory (T is not wider than float: the writes stay behind the reads), with zeros before and,
+  // up to `padded`, after them. With Split the part of each that T drops goes to `low`: it is positive where the
+  // probability is, for a zero or negative one times an infinite value would be NaN in their sum. Up to a vector
+  // beyond `padded` may be written. `best` holds their maximum in `lanes` parts where it is known, or is null.
+  // `max` and `sums` are the row's running maximum and the sums, in `lanes` parts, of all probabilities so far.
+  // Returns the factor by which what was summed before has to shrink.
   template <class T, bool Split = false>
   float run(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end, int64_t padded,
-            SoftmaxState& state, T* low = nullptr) const {
+            const float* best, float& max, float* sums, T* low = nullptr) const {
     T* out = reinterpret_cast<T*>(scores);
     if (begin >= end) {
       clear(out, 0, padded);
@@ -140,23 +132,25 @@ struct SoftmaxRow {
     const int64_t whole = begin + round_up(end - begin, lanes);
     for (int64_t j = end; j < whole; ++j) scores[j] = -__builtin_inff();
 
-    const float best = prepare(form, scores, mask, begin, end);
-    const float max = state.max > best ? state.max : best;
-    const float base = shift_of(max);
-    const F32 shift = Isa::splat(base), units = Isa::splat(sizeof(T) == sizeof(bf16) ? unit * log2_e : unit);
-    const auto weigh = [&](int64_t j) {
-      const F32 p = power<T>(Isa::load(scores + j) - shift, units);
-      Isa::store(out + j, Split ? p * Isa::splat(1 - 0x1p-8f) : p);
-      if constexpr (Split) Isa::store(low + j, p - Isa::load(out + j));
-      return p;
-    };
-    F32 sums[2] = {Isa::zero(), Isa::zero()};
+    const float here = prepare(form, scores, mask, begin, end, best);
+    const float top = max > here ? max : here, base = shift_of(top);
+    const F32 shift = Isa::splat(base), units = Isa::splat(is_narrow<T> ? unit * log2_e : unit);
+    const auto high = [](F32 p) { return Split ? p * Isa::splat(1 - 0x1p-8f) : p; };
+    F32 one = Isa::zero(), two = Isa::zero();
     int64_t j = begin;
     for (; j + 2 * lanes <= whole; j += 2 * lanes) {
-      sums[0] += weigh(j);
-      sums[1] += weigh(j + lanes);
+      const F32 p = power<T>((Isa::load(scores + j) - shift) * units);
+      const F32 q = power<T>((Isa::load(scores + j + lanes) - shift) * units);
+      one += p, two += q;
+      Isa::store_two(out + j, high(p), high(q));
+      if constexpr (Split) Isa::store_two(low + j, p - Isa::load(out + j), q - Isa::load(out + j + lanes));
     }
-    if (j < whole) sums[0] += weigh(j);
+    if (j < whole) {
+      const F32 p = power<T>((Isa::load(scores + j) - shift) * units);
+      one += p;
+      Isa::store(out + j, high(p));
+      if constexpr (Split) Isa::store(low + j, p - Isa::load(out + j));
+    }
     for (int64_t i = 0; i < begin; ++i) out[i] = T{};
     clear(out, whole, padded);
     if constexpr (Split) {
@@ -164,21 +158,30 @@ struct SoftmaxRow {
       clear(low, whole, padded);
     }
 
-    float factor = 1.0f;
-    if (max != state.max) {
-      factor = power<float>(Isa::splat(state.max - base), Isa::splat(unit))[0];
-      state.max = max;
+    if (top == max) {
+      Isa::store(sums, Isa::load(sums) + (one + two));
+      return 1.0f;
     }
-    state.sum = state.sum * factor + Isa::sum(sums[0] + sums[1]);
-    return factor;
+    const F32 factor = Isa::exp(Isa::splat((max - base) * unit));
+    max = top;
+    Isa::store(sums, Isa::fma(Isa::load(sums), factor, one + two));
+    return factor[0];
+  }
+
+  // exp(x), or 2^x to the precision of bf16: powers of two are cheaper; those of e lose nothing in the scaling.
+  template <class T>
+  static FX_MEMBER F32 power(F32 x) {
+    if constexpr (is_narrow<T>)
+      return Isa::exp2(x);
+    else
+      return Isa::exp(x);
   }
 
   // What the summed values are divided by in the end; `sink` is the head's, or null.
-  float divisor(const SoftmaxState& state, const float* sink) const {
-    float total = state.sum;
+  float divisor(float max, float total, const float* sink) const {
     if (sink != nullptr) {
       if (*sink == __builtin_inff()) return __builtin_nanf("");
-      total += power<float>(Isa::splat(*sink - shift_of(state.max) * unit), Isa::splat(1.0f))[0];
+      total += Isa::exp(Isa::splat(*sink - shift_of(max) * unit))[0];
       if (total == 0 && *sink != -__builtin_inff()) return __builtin_inff();
     }
     if (total == 0) return safe ? __builtin_inff() : __builtin_nanf("");
@@ -186,6 +189,8 @@ struct SoftmaxRow {
   }
 
  private:
+  template <class T>
+  static constexpr bool is_narrow = sizeof(T) < sizeof(float);
   static constexpr float log2_e = 0x1.715476p0f;
 
   // While a row has nothing but -inf, any finite maximum gives it zeros.
