@@ -194,6 +194,14 @@ class Vocabulary:
         """A reshape that keeps the last two dims: leading dims split or merged."""
         return Call("reshape", (x,))
 
+    def split(self, x: Pattern) -> Pattern:
+        """A matrix seen as blocks: each of its dims as (count, size), or as it is."""
+        return Call("split", (x,))
+
+    def merge(self, x: Pattern) -> Pattern:
+        """Blocks seen as the matrix again."""
+        return Call("merge", (x,))
+
 
 def _parameters(step: Callable[..., Pattern]) -> tuple[str, ...]:
     return tuple(inspect.signature(step).parameters)[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from .blocks import split_or_merged
 from .terms import CASTS, RESHAPES, CallNode, Dims, Term, argument, aten, dim_in_view, reads, shown_plainly
 from .value import View, plain
 
@@ -101,11 +102,16 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("cast", (View(node.args[0], dims),))]
 
 
-@reads("reshape", *RESHAPES)
+@reads("reshape split merge", *RESHAPES)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    if not shown_plainly(node, dims):
-        return []
-    return [Term("reshape", (plain(node.args[0]),), {"to": node.meta["val"].shape})]
+    terms = []
+    if shown_plainly(node, dims):
+        terms.append(Term("reshape", (plain(node.args[0]),), {"to": node.meta["val"].shape}))
+    blocks = split_or_merged(node, dims)
+    if blocks is not None:
+        operator, inner, groups = blocks
+        terms.append(Term(operator, (inner,), {f"{operator}_sizes": groups}))
+    return terms
 
 
 @reads("dropout", aten.dropout.default)

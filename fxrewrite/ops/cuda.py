@@ -104,6 +104,7 @@ def _fp8_linear(a: Arguments) -> Iterable[Guard]:
             "a scale for the tensor or for each output channel",
             f"scale of shape {list(scale.shape)} for a weight of shape {list(weight.shape)}",
         )
+    yield holds(a["block"] is None, "no scale for each block", "a scale for each block")
     yield equal(weight.stride(1), 1, "the weight is row-major")
     yield divisible(weight.shape[1], 16, "input width")
     yield divisible(weight.stride(0), 16, "stride of the weight's rows")

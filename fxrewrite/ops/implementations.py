@@ -7,7 +7,7 @@ what the framework does. The figures behind them come from ``tests/benchmarks``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,35 +106,45 @@ def _row_by_row(a: Arguments, level: str) -> Iterable[Guard]:
 # ---------------------------------------------------------------------------------------- fp8_linear
 
 
+FP8 = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+
+
 def _fp8_linear(a: Arguments, level: str) -> Iterable[Guard]:
     x, weight, scale = a["x"], a["weight"], a["scale"]
     yield device_is(x, "cpu", "x")
-    yield dtype_in(x, [BF16], "x")
-    yield dtype_in(weight, [torch.float8_e4m3fn, torch.float8_e5m2], "weight")
+    yield dtype_in(x, [BF16, FP16, FP32], "x")
+    yield dtype_in(weight, FP8, "weight")
     if scale is not None:
         yield dtype_in(scale, [BF16, FP16, FP32, torch.float64], "scale")
-        yield holds(
-            _is_per_tensor(scale) or _is_per_channel(scale, weight),
-            "the scale is per tensor or per output channel",
-            f"scale of shape {list(scale.shape)} for a weight of shape {list(weight.shape)}",
-        )
+        yield from _fits(scale, weight, a["block"])
     if level not in BF16_LEVELS:
         rows = at_most(_rows(x), 16 if level == "portable" else 64, "rows")
         yield measured(rows, f"decoding once and the framework's GEMM are as fast at level {level}")
+
+
+def _fits(scale: torch.Tensor, weight: torch.Tensor, block: Sequence[int] | None) -> Iterable[Guard]:
+    """The scale broadcasts to the weight, or is a grid of its blocks."""
+    if block is None:
+        sizes = [1] * (2 - scale.dim()) + list(scale.shape)
+        fits = len(sizes) == 2 and all(_is_one(s) or s == w for s, w in zip(sizes, weight.shape, strict=True))
+        of_what = ""
+    else:
+        fits = list(scale.shape) == [-(-w // b) for w, b in zip(weight.shape, block, strict=True)]
+        of_what = f" in blocks of {' x '.join(map(str, block))}"
+    shapes = f"scale of shape {list(scale.shape)} for a weight of shape {list(weight.shape)}{of_what}"
+    yield holds(fits, "the scale fits the weight", shapes)
+    small = scale.dtype == FP32 or scale.numel() <= max(4096, weight.numel() // 16)
+    yield holds(small, "a scale for 16 elements of the weight or more", f"{shapes}, not in float32")
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
 
 
 def _fp8_dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight, a byte an element."""
     yield from _fp8_linear(a, level)
     yield from _row_by_row(a, level)
-
-
-def _is_per_tensor(scale: torch.Tensor) -> bool:
-    return all(isinstance(size, int) and size == 1 for size in scale.shape)
-
-
-def _is_per_channel(scale: torch.Tensor, weight: torch.Tensor) -> bool:
-    return scale.dim() == 2 and scale.shape[1] == 1 and scale.shape[0] == weight.shape[0]
 
 
 # ---------------------------------------------------------------------------------------------- sdpa

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from ..matching import Aliasing
-from ..matching.terms import OPERATORS
+from ..matching.terms import OPERATORS, RESHAPES
 
 aten = torch.ops.aten
 
@@ -64,29 +64,71 @@ def _drop_detach(graph: fx.Graph) -> None:
 
 
 def functionalize_fresh_writes(gm: fx.GraphModule) -> None:
-    """Turn ``scores.div_(8)`` into ``div(scores, 8)`` where ``scores`` was computed here and has no
-    views: the same numbers, and a form that rules see.
+    """Turn ``scores.div_(8)`` into ``div(scores, 8)`` where ``scores`` was computed here and nothing else
+    sees the write: the same numbers, and a form that rules see.
+
+    So too ``w.unflatten(0, (n, 128)).mul_(s)``, a write to all of ``w`` through another shape of it.
     """
     candidates = [node for node in gm.graph.nodes if node.target in _FUNCTIONAL]
     if not candidates:
         return
     aliasing = Aliasing(gm.graph)
     for node in candidates:
-        written = node.args[0]
-        value = node.meta.get("val")
-        if not aliasing.is_fresh(written) or not _keeps_layout(node, value):
+        written, value = node.args[0], node.meta.get("val")
+        if not _keeps_layout(node, value):
             continue
-        sharers = [n for n in gm.graph.nodes if n is not written and aliasing.storage(n) is written]
-        if any(n.target not in _FUNCTIONAL for n in sharers):
+        views = _whole_views(written)
+        base = views[-1]
+        if not aliasing.is_fresh(base):
             continue
-        # readers of the tensor after the write see the new value
-        for user in list(written.users):
-            if user is not node and aliasing.position[user] > aliasing.position[node]:
-                user.replace_input_with(written, node)
+        sharers = [n for n in gm.graph.nodes if n is not base and aliasing.storage(n) is base]
+        if any(n.target not in _FUNCTIONAL and n not in views for n in sharers):
+            continue
+        position = aliasing.position
+        later = [
+            (view, user)
+            for view in views
+            for user in view.users
+            if user is not node and user not in views and position[user] > position[node]
+        ]
+        if any(view not in (written, base) for view, _ in later):
+            continue
+        result = node
+        if base is not written:
+            with gm.graph.inserting_after(node):
+                result = gm.graph.call_function(aten.reshape.default, (node, list(base.meta["val"].shape)))
+            result.meta.update(base.meta)
+        for view, user in later:  # readers of the tensor after the write see the new value
+            user.replace_input_with(view, result if view is base else node)
         node.target = _FUNCTIONAL[node.target]
         node.meta["val"] = value.clone()  # it has memory of its own now
+        if result is not node:
+            result.meta["val"] = node.meta["val"].view(base.meta["val"].shape)
         aliasing = Aliasing(gm.graph)
     gm.recompile()
+
+
+def _whole_views(node: Any) -> list[Any]:
+    """``node`` and what it is a view of, as long as each has all the elements in the same order."""
+    views = [node]
+    while (source := _whole_view_of(views[-1])) is not None:
+        views.append(source)
+    return views
+
+
+def _whole_view_of(node: Any) -> Any:
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    source = node.args[0]
+    value, whole = node.meta.get("val"), source.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(whole, torch.Tensor):
+        return None
+    if any(not isinstance(size, int) for size in (*value.shape, *whole.shape)):
+        return None
+    if node.target not in (*RESHAPES, aten.slice.Tensor, aten.alias.default):
+        return None
+    same = value.numel() == whole.numel() and value.is_contiguous() and whole.is_contiguous()
+    return source if same else None
 
 
 def _keeps_layout(node: Any, value: Any) -> bool:

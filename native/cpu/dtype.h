@@ -12,6 +12,8 @@ enum class Dtype : uint8_t {
   bfloat16,
   float8_e4m3fn,
   float8_e5m2,
+  float8_e4m3fnuz,
+  float8_e5m2fnuz,
   boolean,
   other,
 };

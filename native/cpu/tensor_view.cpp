@@ -9,9 +9,9 @@ namespace {
 Dtype dtype_of(AtenTensorHandle tensor) {
   // libtorch's own codes are looked up once: the stable ABI promises the functions, not the numbers.
   static const int32_t codes[] = {
-      aoti_torch_dtype_float64(),  aoti_torch_dtype_float32(),       aoti_torch_dtype_float16(),
-      aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float8_e4m3fn(), aoti_torch_dtype_float8_e5m2(),
-      aoti_torch_dtype_bool(),
+      aoti_torch_dtype_float64(),         aoti_torch_dtype_float32(),         aoti_torch_dtype_float16(),
+      aoti_torch_dtype_bfloat16(),        aoti_torch_dtype_float8_e4m3fn(),   aoti_torch_dtype_float8_e5m2(),
+      aoti_torch_dtype_float8_e4m3fnuz(), aoti_torch_dtype_float8_e5m2fnuz(), aoti_torch_dtype_bool(),
   };
   int32_t code = -1;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &code));

@@ -116,6 +116,8 @@ def test_what_no_kernel_takes_is_the_reference(shim, counted):
         (x[:, :64].float(), weight[:, :64].contiguous(), None, None),
         (x[:, :64], weight[:, 8:], None, bias),  # the address is no multiple of 16
         (x[:, :64], weight[:, :64].contiguous(), torch.rand(1, 64), bias),
+        (x[:, :64], weight[:, :64].contiguous(), torch.rand(2, 4), bias, (16, 16)),
+        (x[:, :64], weight[:, :64].contiguous(), torch.rand(1, 1), bias, (32, 64)),
         (x[:, :64], weight.t().contiguous().t()[:, :64], None, bias),
         (x[:0, :64], weight[:, :64].contiguous(), None, bias),
     ]

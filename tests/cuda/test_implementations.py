@@ -59,6 +59,11 @@ def test_fp8_linear(fake_cuda, x, weight, scale, implementation):
     assert chosen("fp8_linear", x, weight, scale).implementation == implementation
 
 
+@pytest.mark.parametrize(("grid", "block"), [((6, 4), [16, 16]), ((96, 1), [1, 64]), ((1, 1), [96, 64])])
+def test_scales_of_blocks_are_the_frameworks(fake_cuda, grid, block):
+    assert chosen("fp8_linear", (BF16, (1, 64)), WEIGHT, (F32, grid), None, block).implementation is None
+
+
 QKV = [(BF16, (2, 3, 300, 32))] * 3
 
 

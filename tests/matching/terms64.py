@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -85,4 +86,6 @@ _MEANING: dict[str, Any] = {
     "masked_fill": lambda x, mask, value: x.masked_fill(mask, value),
     "where": lambda c, a, b: torch.where(c, _number(a), _number(b)),
     "reshape": lambda x, to: x.reshape(tuple(to)),
+    "split": lambda x, split_sizes: x.reshape([s for group in split_sizes for s in group]),
+    "merge": lambda x, merge_sizes: x.reshape([math.prod(group) for group in merge_sizes]),
 }

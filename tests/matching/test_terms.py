@@ -183,10 +183,10 @@ CASES = {
     # shape and dtype
     "cast": (lambda a: a.to(torch.float32), (r(2, 3),), "cast"),
     "cast, type_as": (lambda a, b: a.type_as(b), (r(2, 3), r(1).float()), "cast"),
-    "view": (lambda a: a.view(6, 4), (r(2, 3, 4),), "reshape"),
-    "reshape": (lambda a: a.reshape(2, 12), (r(2, 3, 4),), "reshape"),
-    "flatten": (lambda a: a.flatten(1), (r(2, 3, 4),), "reshape"),
-    "unflatten": (lambda a: a.unflatten(0, (2, 3)), (r(6, 4),), "reshape"),
+    "view": (lambda a: a.view(6, 4), (r(2, 3, 4),), "reshape merge"),
+    "reshape": (lambda a: a.reshape(2, 12), (r(2, 3, 4),), "reshape merge"),
+    "flatten": (lambda a: a.flatten(1), (r(2, 3, 4),), "reshape merge"),
+    "unflatten": (lambda a: a.unflatten(0, (2, 3)), (r(6, 4),), "reshape split"),
 }  # fmt: skip
 
 

@@ -74,11 +74,29 @@ def test_long_depth_continues_the_sums_in_memory():
     assert done["tilestored"] == 8
 
 
-@pytest.mark.parametrize("format", [torch.float8_e4m3fn, torch.float8_e5m2])
+FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_fp8_takes_the_instructions_of_bf16(format):
     x, weight = random(48, 160), random(64, 160)
     wanted = executed(lambda: linear(x, weight))
+    scale = torch.rand(4, 5, generator=torch.Generator().manual_seed(2)) + 0.5
     assert executed(lambda: fp8_linear(x, weight.to(format))) == wanted
+    assert executed(lambda: fp8_linear(x, weight.to(format), scale, None, (16, 32))) == wanted
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("k", [65, 160, 515, 1025])
+def test_scales_along_the_depth(format, k):
+    x, codes = random(48, k), random(70, k, seed=1).to(format)
+    scale = torch.rand(5, -(-k // 32), generator=torch.Generator().manual_seed(2)) + 0.5
+    spread = scale.double().repeat_interleave(16, 0)[:70].repeat_interleave(32, 1)[:, :k]
+    check(
+        fp8_linear(x, codes, scale, None, (16, 32)),
+        fp8_definition.reference(x, codes, scale, None, (16, 32)),
+        F.linear(x.double(), codes.double() * spread),
+    )
 
 
 def test_a_transposed_weight_is_packed():

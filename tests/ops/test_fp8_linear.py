@@ -16,67 +16,144 @@ from tests.support.contract import check
 
 pytestmark = pytest.mark.skipif(fxrewrite.ops.native_missing is not None, reason="no native library")
 BF16 = torch.bfloat16
-FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2)
+FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+DTYPES = (BF16, torch.float16, torch.float32)
 INF, NAN = float("inf"), float("nan")
 fp8_linear = torch.ops.fxrewrite.fp8_linear
 
 
-def exact(x, weight, scale=None, bias=None):
-    decoded = weight.double() if scale is None else weight.double() * scale.double()
+def exact(x, weight, scale=None, bias=None, block=None):
+    decoded = weight.double()
+    if scale is not None:
+        decoded = decoded * spread(scale.double(), weight, block)
     return F.linear(x.double(), decoded, None if bias is None else bias.double())
 
 
-def hold(x, weight, scale=None, bias=None):
+def spread(scale, weight, block):
+    """The scale of each element of the weight, by its indices."""
+    if block is None:
+        return scale.expand(weight.shape)
+    rows, columns = (torch.arange(size) // b for size, b in zip(weight.shape, block, strict=True))
+    return scale[rows][:, columns]
+
+
+def eager(x, weight, scale=None, bias=None, block=None):
+    """What a model runs: the weight decoded and scaled, in the dtype of x."""
+    decoded = weight.to(x.dtype)
+    if scale is not None:
+        decoded = (weight.float() * spread(scale.float(), weight, block)).to(x.dtype)
+    return F.linear(x, decoded, bias)
+
+
+def hold(x, weight, scale=None, bias=None, block=None):
     check(
-        fp8_linear(x, weight, scale, bias),
-        definition.reference(x, weight, scale, bias),
-        exact(x, weight, scale, bias),
+        fp8_linear(x, weight, scale, bias, block),
+        eager(x, weight, scale, bias, block),
+        exact(x, weight, scale, bias, block),
     )
 
 
-def example(m: int, k: int, n: int, format=FORMATS[0], seed=0):
+def example(m: int, k: int, n: int, format=FORMATS[0], seed=0, dtype=BF16):
     generator = torch.Generator().manual_seed(seed)
-    x, bias = torch.randn(m, k, generator=generator).to(BF16), torch.randn(n, generator=generator).to(BF16)
+    x, bias = torch.randn(m, k, generator=generator).to(dtype), torch.randn(n, generator=generator).to(dtype)
     return x, torch.randn(n, k, generator=generator).to(format), bias
 
 
-def scale_of(kind: str, n: int) -> torch.Tensor | None:
+SCALES = ("none", "0-d", "1", "1x1", "channel", "columns", "column vector")
+GRIDS = ((16, 64), (128, 128), (1, 32), (32, 1), (5, 7), (3, 500))
+
+
+def scale_of(kind: str, n: int, k: int) -> torch.Tensor | None:
     if kind == "none":
         return None
     if kind == "channel":
         return torch.linspace(0.01, 2.0, n)[:, None]
+    if kind.startswith("column"):
+        columns = torch.linspace(0.01, 2.0, k)
+        return columns if kind == "column vector" else columns[None]
     shape = {"0-d": (), "1": (1,), "1x1": (1, 1)}[kind]
     return torch.full(shape, 0.37)
+
+
+def grid_of(block: tuple[int, int], n: int, k: int) -> torch.Tensor:
+    rows, columns = -(-n // block[0]), -(-k // block[1])
+    return torch.rand(rows, columns, generator=torch.Generator().manual_seed(n + k)) * 2 + 0.01
 
 
 @settings(max_examples=80, deadline=None)
 @given(
     row_counts, column_counts, depths, layouts, layouts, st.sampled_from(FORMATS),
-    st.sampled_from(["none", "0-d", "1", "1x1", "channel"]), st.booleans(), st.integers(0, 9),
+    st.sampled_from(SCALES), st.booleans(), st.integers(0, 9),
 )  # fmt: skip
 def test_any_shape_layout_and_scale(m, n, k, x_layout, weight_layout, format, scale, biased, seed):
     x, weight, bias = example(m, k, n, format, seed)
-    hold(lay_out(x, x_layout), lay_out(weight, weight_layout), scale_of(scale, n), bias if biased else None)
+    hold(
+        lay_out(x, x_layout), lay_out(weight, weight_layout), scale_of(scale, n, k), bias if biased else None
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    row_counts, column_counts, depths, layouts, st.sampled_from(FORMATS), st.sampled_from(GRIDS),
+    st.sampled_from((BF16, torch.float16)), st.booleans(), st.integers(0, 9),
+)  # fmt: skip
+def test_any_blocks(m, n, k, weight_layout, format, block, dtype, biased, seed):
+    if 0 in (n, k):
+        return
+    x, weight, bias = example(m, k, n, format, seed, dtype)
+    hold(x, lay_out(weight, weight_layout), grid_of(block, n, k), bias if biased else None, block)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", [1, 7, 80])
+@pytest.mark.parametrize("scale", ["none", "0-d", "channel", "columns"])
+def test_dtypes_of_x(dtype, m, scale):
+    x, weight, bias = example(m, 321, 200, dtype=dtype)
+    reset_counters()
+    hold(x, weight, scale_of(scale, 200, 321), bias)
+    assert "reference" not in counters()["fp8_linear"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", [1, 7, 80])
+@pytest.mark.parametrize("block", GRIDS)
+def test_blocks(dtype, m, block):
+    x, weight, bias = example(m, 321, 200, dtype=dtype)
+    reset_counters()
+    hold(x, weight, grid_of(block, 200, 321), bias, block)
+    assert "reference" not in counters()["fp8_linear"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", [1, 40])
+def test_every_code(format, dtype, m):
+    """All 256 codes decode exactly, NaN and infinities included, whatever the way that the weight takes."""
+    codes = torch.arange(256, dtype=torch.uint8).view(format)
+    wanted = codes.to(dtype)
+    single = codes[:, None]
+    double = codes[:, None].view(torch.uint8).expand(256, 2).contiguous().view(format)
+    gapped, transposed = double[:, :1], double.t().contiguous().t()[:, :1]
+    ones, half = torch.ones(256, 1), torch.full((4, 1), 0.5)
+    for weight in (single, gapped, transposed):
+        for scale, block, factor in (
+            (None, None, 1), (torch.tensor(2.0), None, 2), (ones, None, 1),
+            (torch.full((1,), 0.5), None, 0.5), (half, (64, 64), 0.5), (ones, (1, 1), 1),
+        ):  # fmt: skip
+            ours = fp8_linear(torch.ones(m, 1, dtype=dtype), weight, scale, None, block)[-1]
+            assert torch.equal(ours.nan_to_num(1.5, 2.5, 3.5), (wanted * factor).nan_to_num(1.5, 2.5, 3.5))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("m", [1, 40])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_every_code(format, m, transposed):
-    """One code a column: each decodes exactly, NaN and infinities included."""
-    codes = torch.arange(256, dtype=torch.uint8)
-    weight = codes[:, None].expand(256, 3).contiguous().view(format)
-    if transposed:
-        weight = weight.t().contiguous().t()
-    x = torch.zeros(m, 3, dtype=BF16)
-    x[:, 1] = 1.0
-    ours, wanted = fp8_linear(x, weight)[-1], codes.view(format).to(BF16)
-    # zeros times NaN or inf are NaN in the other two places of each row, as in eager
-    special = ~wanted.isfinite()
-    assert torch.equal(ours[~special], wanted[~special])
-    assert ours[special].isnan().all()
-    one = fp8_linear(torch.ones(m, 1, dtype=BF16), codes.view(format)[:, None])[-1]
-    assert torch.equal(one.nan_to_num(1.5, 2.5, 3.5), wanted.nan_to_num(1.5, 2.5, 3.5))
+def test_every_code_at_every_place(format, m):
+    """Each code at each k of a vector that is decoded at once, and at each column of a panel."""
+    codes = torch.arange(256, dtype=torch.uint8).view(format)
+    finite = codes[codes.float().isfinite()]
+    shifted = torch.stack([finite.view(torch.uint8).roll(i) for i in range(192)]).view(format)
+    x = torch.eye(len(finite), dtype=BF16)[:m]
+    ours = fp8_linear(x, shifted)
+    assert torch.equal(ours, shifted.to(BF16).t()[:m])
 
 
 @pytest.mark.parametrize("m", [1, 5, 16, 33, 80])
@@ -91,15 +168,17 @@ def test_scale_dtypes(dtype):
     x, weight, bias = example(3, 64, 32)
     hold(x, weight, torch.tensor(0.3, dtype=dtype), bias)
     hold(x, weight, torch.linspace(0.1, 0.9, 64, dtype=dtype)[::2, None], bias)
+    hold(x, weight, torch.linspace(0.1, 0.9, 16).view(2, 8).t()[:, :1].to(dtype), bias, (4, 64))
+    hold(x, weight, torch.linspace(0.1, 0.9, 64).view(8, 8).t()[:, :4].to(dtype), bias, (4, 16))
 
 
 @pytest.mark.parametrize(
     "scale",
     [
-        torch.rand(1, 64) + 0.5, torch.rand(32, 64) + 0.5, torch.tensor(INF), torch.tensor(NAN),
-        torch.tensor(3e37), torch.full((32, 1), -INF), torch.tensor(3),
+        torch.tensor(INF), torch.tensor(NAN), torch.tensor(3e37), torch.full((32, 1), -INF), torch.tensor(3),
+        torch.full((64,), NAN),
     ],
-    ids=["per k", "full", "inf", "nan", "overflows", "inf per channel", "integer"],
+    ids=["inf", "nan", "overflows", "inf per channel", "integer", "nan per column"],
 )  # fmt: skip
 def test_other_scales_go_to_the_reference(scale):
     x, weight, bias = example(3, 64, 32)
@@ -115,10 +194,23 @@ def test_zero_and_negative_scale(scale):
     hold(x, weight, torch.tensor(scale), bias)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_other_input_dtypes_go_to_the_reference(dtype):
-    x, weight, bias = (t.to(dtype) if t.dtype == BF16 else t for t in example(3, 64, 32))
+def test_an_element_each_is_a_scale_too():
+    x, weight, bias = example(3, 64, 32)
+    hold(x, weight, torch.rand(32, 64) + 0.5, bias)
+    hold(x, weight, torch.rand(32, 64) + 0.5, bias, (1, 1))
+
+
+def test_float64_goes_to_the_reference():
+    x, weight, bias = (t.double() if t.dtype == BF16 else t for t in example(3, 64, 32))
     assert torch.equal(fp8_linear(x, weight, None, bias), definition.reference(x, weight, None, bias))
+
+
+def test_scales_of_rows_of_x_do_not_overflow_on_the_way():
+    """The dot form scales x where a block spans many columns: x · s may be beyond bfloat16, the sum is not."""
+    x, weight = torch.full((1, 64), 1e38, dtype=BF16), torch.full((16, 64), 2.0**-9).to(FORMATS[0])
+    scale = torch.tensor([[8.0, 1.0]])
+    ours = fp8_linear(x, weight, scale, None, (16, 32))
+    assert torch.isinf(ours).sum() == torch.isinf(eager(x, weight, scale, None, (16, 32))).sum() == 0
 
 
 @pytest.mark.parametrize("m", [3, 40])
@@ -140,6 +232,10 @@ def test_errors_are_those_of_the_reference():
         fp8_linear(x[:, :7], weight)
     with pytest.raises(RuntimeError, match="must match the size"):
         fp8_linear(x, weight, torch.ones(3, 1), bias)
+    with pytest.raises(
+        RuntimeError, match=r"scale of shape \[2, 2\] for blocks of 3 x 3 of a weight of shape \[4, 8\]"
+    ):
+        fp8_linear(x, weight, torch.ones(2, 2), bias, (3, 3))
 
 
 @pytest.mark.parametrize("m", [4, 40])
@@ -149,4 +245,6 @@ def test_opcheck(m):
     # Without test_schema: it compares inputs with allclose, which float8 does not have.
     tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(fp8_linear.default, (x, weight, torch.tensor(0.5), bias), test_utils=tests)
+    blocks = (x, weight, torch.ones(5, 3), bias, [8, 8])
+    torch.library.opcheck(fp8_linear.default, blocks, test_utils=tests)
     assert torch.equal(weight.view(torch.uint8), before)

@@ -34,6 +34,12 @@ struct e4m3 {
 struct e5m2 {
   uint8_t bits;
 };
+struct e4m3fnuz {
+  uint8_t bits;
+};
+struct e5m2fnuz {
+  uint8_t bits;
+};
 
 FX_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 FX_INLINE constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -98,6 +104,22 @@ FX_INLINE constexpr float to_float(e5m2 value) {
   if (magnitude == 0x7c) return float_of_bits(sign | 0x7f800000);
   const float result =
       magnitude < 4 ? static_cast<float>(magnitude) * 0x1p-16f : float_of_bits((magnitude << 21) + (112u << 23));
+  return float_of_bits(bits_of_float(result) | sign);
+}
+
+// The FNUZ formats: an exponent bias greater by one, neither infinities nor a negative zero, whose code is NaN.
+FX_INLINE constexpr float to_float(e4m3fnuz value) {
+  const uint32_t magnitude = value.bits & 0x7f, sign = static_cast<uint32_t>(value.bits & 0x80) << 24;
+  if (magnitude == 0) return sign != 0 ? float_of_bits(0x7fc00000) : 0.0f;
+  const float result =
+      magnitude < 8 ? static_cast<float>(magnitude) * 0x1p-10f : float_of_bits((magnitude << 20) + (119u << 23));
+  return float_of_bits(bits_of_float(result) | sign);
+}
+FX_INLINE constexpr float to_float(e5m2fnuz value) {
+  const uint32_t magnitude = value.bits & 0x7f, sign = static_cast<uint32_t>(value.bits & 0x80) << 24;
+  if (magnitude == 0) return sign != 0 ? float_of_bits(0x7fc00000) : 0.0f;
+  const float result =
+      magnitude < 4 ? static_cast<float>(magnitude) * 0x1p-17f : float_of_bits((magnitude << 21) + (111u << 23));
   return float_of_bits(bits_of_float(result) | sign);
 }
 

@@ -73,22 +73,23 @@ template <class Isa, int Rows, int Columns, class X, class W>
 template <class Isa, class X>
 constexpr int64_t longest_dot = sizeof(X) == sizeof(float) ? 192 * Isa::lanes : INT64_MAX / 2;
 
-// Some rows of W with all m rows of x, while they are in the cache: columns [c, c + Columns) of `sums`.
+// `Columns` rows of W with all m rows of x, while they are in the cache, as columns c and on of `sums`, to
+// which `add` adds.
 template <class Isa, int Columns, int Rows, class X, class W>
 FX_INLINE void dot_all_rows(typename Isa::F32 (*sums)[Isa::lanes], int c, const X* x, int64_t x_stride, const W* w,
-                            int64_t w_stride, int64_t m, int64_t k) {
+                            int64_t w_stride, int64_t m, int64_t k, bool add = false) {
   int64_t r = 0;
   for (; r + Rows <= m; r += Rows) {
     int64_t k0 = 0;
     do {
       const int64_t count = smaller(k - k0, longest_dot<Isa, X>);
-      dot_tile<Isa, Rows, Columns>(sums + r, c, k0 > 0, x + r * x_stride + k0, x_stride, w + c * w_stride + k0,
-                                   w_stride, count);
+      dot_tile<Isa, Rows, Columns>(sums + r, c, add || k0 > 0, x + r * x_stride + k0, x_stride, w + k0, w_stride,
+                                   count);
       k0 += count;
     } while (k0 < k);
   }
   if constexpr (Rows > 1)
-    dot_all_rows<Isa, Columns, Rows - 1>(sums + r, c, x + r * x_stride, x_stride, w, w_stride, m - r, k);
+    dot_all_rows<Isa, Columns, Rows - 1>(sums + r, c, x + r * x_stride, x_stride, w, w_stride, m - r, k, add);
 }
 
 // Columns [0, n) of y: `lanes` of them at a time go to `sink`, which is called as in sink.inl.h.
@@ -106,12 +107,13 @@ static void dot_columns(const X* x, int64_t x_stride, const W* w, int64_t w_stri
     int c = 0;
     if (m <= 2) {
       for (; c + wide_group <= columns; c += wide_group)
-        dot_all_rows<Isa, wide_group, 2>(sums, c, x, x_stride, from, w_stride, m, k);
+        dot_all_rows<Isa, wide_group, 2>(sums, c, x, x_stride, from + c * w_stride, w_stride, m, k);
     }
-    for (; c + group <= columns; c += group) dot_all_rows<Isa, group, rows>(sums, c, x, x_stride, from, w_stride, m, k);
+    for (; c + group <= columns; c += group)
+      dot_all_rows<Isa, group, rows>(sums, c, x, x_stride, from + c * w_stride, w_stride, m, k);
     for (; c < lanes; ++c) {
       if (c < columns) {
-        dot_all_rows<Isa, 1, 1>(sums, c, x, x_stride, from, w_stride, m, k);
+        dot_all_rows<Isa, 1, 1>(sums, c, x, x_stride, from + c * w_stride, w_stride, m, k);
       } else {
         for (int64_t r = 0; r < m; ++r) sums[r][c] = Isa::zero();
       }

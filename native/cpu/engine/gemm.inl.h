@@ -78,15 +78,19 @@ static void multiply(float* c, int64_t ldc, const T* a, int64_t lda, const void*
   }
 }
 
-// A few rows of A as the tile reads them best. Where panels hold floats, bf16 rows become floats once for all
-// panels, not once for each.
+// Do panels for rows of this type hold floats, though the rows do not?
+template <class Isa, class T>
+constexpr bool widens_rows = sizeof(T) < sizeof(float) && Isa::template k_step<T> == 1;
+
+// A few rows of A as the tile reads them best. Where panels hold floats, narrower rows become floats once for
+// all panels, not once for each.
 template <class Isa, class T>
 FX_INLINE const T* rows_for_tile(const T* a, int64_t& /*lda*/, int64_t /*rows*/, int64_t /*k*/) {
   return a;
 }
-template <class Isa>
-  requires(Isa::template k_step<bf16> == 1)
-FX_INLINE const float* rows_for_tile(const bf16* a, int64_t& lda, int64_t rows, int64_t k) {
+template <class Isa, class T>
+  requires(widens_rows<Isa, T>)
+FX_INLINE const float* rows_for_tile(const T* a, int64_t& lda, int64_t rows, int64_t k) {
   constexpr int lanes = Isa::lanes;
   auto* wide = static_cast<float*>(scratch(Scratch::activations, sizeof(float) * static_cast<size_t>(rows * k)));
   for (int64_t r = 0; r < rows; ++r) {

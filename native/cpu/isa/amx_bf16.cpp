@@ -32,6 +32,11 @@ const char* linear(const LinearArgs& args, const Parallel& pool) {
   return avx512_bf16_kernels.linear(args, pool);
 }
 
+const char* fp8_linear(const Fp8LinearArgs& args, const Parallel& pool) {
+  if (args.dtype == Dtype::bfloat16) return fp8_linear_of_format<AmxBf16, bf16>(args, pool);
+  return avx512_bf16_kernels.fp8_linear(args, pool);
+}
+
 const char* sdpa(const SdpaArgs& args, const Parallel& pool) {
   if (args.dtype == Dtype::bfloat16) return sdpa_of<AmxBf16, bf16, bf16>(args, pool);
   return avx512_bf16_kernels.sdpa(args, pool);
@@ -39,7 +44,7 @@ const char* sdpa(const SdpaArgs& args, const Parallel& pool) {
 
 }  // namespace
 
-constinit const KernelTable amx_bf16_kernels = {"amx_bf16", linear, fp8_linear_kernel<AmxBf16>, sdpa,
+constinit const KernelTable amx_bf16_kernels = {"amx_bf16", linear, fp8_linear, sdpa,
                                                 relu_linear_attention_kernel<AmxBf16>};
 
 }  // namespace fx

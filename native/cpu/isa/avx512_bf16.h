@@ -36,6 +36,12 @@ struct Operand<e4m3> : Operand<bf16> {
 };
 template <>
 struct Operand<e5m2> : Operand<e4m3> {};
+template <>
+struct Operand<e4m3fnuz> : Operand<e4m3> {};
+template <>
+struct Operand<e5m2fnuz> : Operand<e4m3> {};
+template <>
+struct Operand<f16> : Operand<float> {};
 
 // The bf16 bits of a format's 128 non-negative codes, as tables of their lower and upper bytes.
 struct alignas(64) DecodeTable {
@@ -55,6 +61,9 @@ constexpr DecodeTable decode_table_of() {
 
 template <class T>
 constexpr DecodeTable decode_table = decode_table_of<T>();
+
+template <class T>
+constexpr bool negative_zero_is_nan = to_float(T{0x80}) != to_float(T{0x80});
 
 // Thirty-two vector registers: 6 x 4 sums, four of a panel, one of the rows.
 struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
@@ -149,14 +158,53 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
     const DecodeTable& table = decode_table<T>;
     // Interleaving works within quarters, so the quadwords change places first.
     codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
-    const __m512i low =
-        _mm512_permutex2var_epi8(_mm512_load_si512(table.low), codes, _mm512_load_si512(table.low + 64));
+    __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(table.low), codes, _mm512_load_si512(table.low + 64));
     const __m512i high =
         _mm512_permutex2var_epi8(_mm512_load_si512(table.high), codes, _mm512_load_si512(table.high + 64));
     constexpr int or_and = 0xf8;  // a | (b & c)
-    const __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), or_and);
+    __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), or_and);
+    if constexpr (negative_zero_is_nan<T>) {
+      const __mmask64 nan = _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(-128));
+      low = _mm512_mask_mov_epi8(low, nan, _mm512_set1_epi8(-1));
+      top = _mm512_mask_mov_epi8(top, nan, _mm512_set1_epi8(-1));
+    }
     out[0] = (__m512bh)_mm512_unpacklo_epi8(low, top);
     out[1] = (__m512bh)_mm512_unpackhi_epi8(low, top);
+  }
+
+  static constexpr int decoded_at_once = 4;
+  template <class T>
+  static FX_MEMBER void decoded(const T* p, F32 (&out)[4]) {
+    decode_to_floats<T>(_mm512_loadu_si512(p), out);
+  }
+  template <class T>
+  static FX_MEMBER void decoded(const T* p, int count, F32 (&out)[4]) {
+    decode_to_floats<T>(_mm512_maskz_loadu_epi8(first64(count), p), out);
+  }
+  template <class T>
+  static FX_MEMBER void decoded(const T* p, bf16* to) {
+    __m512bh halves[2];
+    decode<T>(_mm512_loadu_si512(p), halves);
+    _mm512_storeu_si512(to, (__m512i)halves[0]);
+    _mm512_storeu_si512(to + 32, (__m512i)halves[1]);
+  }
+  template <class T>
+  static FX_MEMBER void decoded(const T* p, int count, bf16* to) {
+    __m512bh halves[2];
+    decode<T>(_mm512_maskz_loadu_epi8(first64(count), p), halves);
+    const __mmask64 valid = first64(count);
+    _mm512_mask_storeu_epi16(to, static_cast<__mmask32>(valid), (__m512i)halves[0]);
+    _mm512_mask_storeu_epi16(to + 32, static_cast<__mmask32>(valid >> 32), (__m512i)halves[1]);
+  }
+  template <class T>
+  static FX_MEMBER void decode_to_floats(__m512i codes, F32 (&out)[4]) {
+    __m512bh halves[2];
+    decode<T>(codes, halves);
+    FX_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      out[2 * i] = widen(_mm512_castsi512_si256((__m512i)halves[i]));
+      out[2 * i + 1] = widen(_mm512_extracti64x4_epi64((__m512i)halves[i], 1));
+    }
   }
 
   using Base::dot;

@@ -5,12 +5,13 @@
 // The engine and the ops use an ISA through these names:
 //   lanes, F32, I32       floats in a vector, the vector, its integer twin; F32 has + - * / and []
 //   tile_rows, panel      rows and columns of the register-blocked tile of the GEMM engine
-//   load, store           float, bf16, f16, e4m3, e5m2 -> F32, and F32 -> float, bf16, f16 (round to nearest
+//   load, store           any float type of base.h -> F32, and F32 -> float, bf16, f16 (round to nearest
 //                         even, NaN kept); with a count, elements beyond it are neither read nor written
 //   store_two             two vectors, one after the other
 //   fma, max, min, sum, maximum, exp, expm1, exp2, select, nonzero
 //   dot_rows, dot_columns                    outputs of the dot form at once: see engine/dot.inl.h
 //   Chunk<T>, chunk_size<T>, chunks, dot     operands of a dot product along memory
+//   decoded_at_once, decoded                 FP8 codes along memory as vectors of floats
 //   Panel<T>, k_step<T>, broadcast, dot      operands of the GEMM tile: see engine/gemm.inl.h
 //   tiles<T>                                 has registers that are matrices of T, and with them
 //                                            multiply_panel and multiply_block (see amx_tiles.h) in its place
@@ -63,6 +64,7 @@ struct VectorIsa {
   static FX_MEMBER F32 zero() { return F32{}; }
   static FX_MEMBER F32 splat(float value) { return F32{} + value; }
   static FX_MEMBER U32 splat_bits(uint32_t value) { return U32{} + value; }
+  static FX_MEMBER F32 splat_as_float(uint32_t bits) { return (F32)splat_bits(bits); }
 
   template <class V, class T>
   static FX_MEMBER V read(const T* from) {
@@ -106,7 +108,27 @@ struct VectorIsa {
     return (F32)((U32)value | (code & 0x80) << 24);
   }
 
+  // FNUZ: the code of a negative zero is NaN, and no other is special.
+  static FX_MEMBER F32 widen(U8 codes, const e4m3fnuz*) {
+    const U32 code = __builtin_convertvector(codes, U32), magnitude = code & 0x7f;
+    const F32 subnormal = (F32)((magnitude << 20) + (120u << 23)) - 0x1p-7f;
+    const F32 normal = (F32)((magnitude << 20) + (119u << 23));
+    const F32 value = select(code == 0x80, splat(float_of_bits(0x7fc00000)), select(magnitude < 8, subnormal, normal));
+    return (F32)((U32)value | (code & 0x80) << 24);
+  }
+  static FX_MEMBER F32 widen(U8 codes, const e5m2fnuz*) {
+    const U32 code = __builtin_convertvector(codes, U32), magnitude = code & 0x7f;
+    const F32 subnormal = (F32)((magnitude << 21) + (112u << 23)) - 0x1p-15f;
+    const F32 normal = (F32)((magnitude << 21) + (111u << 23));
+    const F32 value = select(code == 0x80, splat(float_of_bits(0x7fc00000)), select(magnitude < 4, subnormal, normal));
+    return (F32)((U32)value | (code & 0x80) << 24);
+  }
+
   static FX_MEMBER F32 load(const float* p) { return read<F32>(p); }
+  static FX_MEMBER F32 load(const e4m3fnuz* p) { return widen(read<U8>(p), p); }
+  static FX_MEMBER F32 load(const e5m2fnuz* p) { return widen(read<U8>(p), p); }
+  static FX_MEMBER F32 load(const e4m3fnuz* p, int count) { return widen(read<U8>(p, count), p); }
+  static FX_MEMBER F32 load(const e5m2fnuz* p, int count) { return widen(read<U8>(p, count), p); }
   static FX_MEMBER F32 load(const bf16* p) { return widen(read<U16>(p), p); }
   static FX_MEMBER F32 load(const f16* p) { return widen(read<U16>(p), p); }
   static FX_MEMBER F32 load(const e4m3* p) { return widen(read<U8>(p), p); }
@@ -117,7 +139,8 @@ struct VectorIsa {
   static FX_MEMBER F32 load(const e4m3* p, int count) { return widen(read<U8>(p, count), p); }
   static FX_MEMBER F32 load(const e5m2* p, int count) { return widen(read<U8>(p, count), p); }
 
-  static FX_MEMBER U16 narrow_to_half(F32 value) {
+  // To binary16: round to nearest even, an overflow is infinity, NaN stays.
+  static FX_MEMBER U16 narrow_to_f16(F32 value) {
     const U32 bits = (U32)value, magnitude = bits & 0x7fffffff;
     // 0.5 has the place value of a subnormal's last bit: adding it rounds there.
     const U32 subnormal = (U32)((F32)magnitude + 0.5f) - bits_of_float(0.5f);
@@ -140,7 +163,7 @@ struct VectorIsa {
     __builtin_memcpy(p, &bits, sizeof bits);
   }
   static FX_MEMBER void store(f16* p, F32 value) {
-    const U16 bits = narrow_to_half(value);
+    const U16 bits = narrow_to_f16(value);
     __builtin_memcpy(p, &bits, sizeof bits);
   }
   static FX_MEMBER void store(float* p, F32 value, int count) {
@@ -152,7 +175,7 @@ struct VectorIsa {
   }
 
   static FX_MEMBER void store(f16* p, F32 value, int count) {
-    const U16 bits = narrow_to_half(value);
+    const U16 bits = narrow_to_f16(value);
     __builtin_memcpy(p, &bits, sizeof(f16) * static_cast<size_t>(count));
   }
   template <class T>
@@ -282,6 +305,17 @@ struct VectorIsa {
     out[0] = load(p, count);
   }
   static FX_MEMBER F32 dot(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
+
+  // FP8 codes as floats, as many vectors as one decoding gives.
+  static constexpr int decoded_at_once = 1;
+  template <class T>
+  static FX_MEMBER void decoded(const T* p, F32 (&out)[1]) {
+    out[0] = load(p);
+  }
+  template <class T>
+  static FX_MEMBER void decoded(const T* p, int count, F32 (&out)[1]) {
+    out[0] = load(p, count);
+  }
 
   // Operands of the GEMM tile: a panel holds floats, one k at a time.
   template <class T>

@@ -63,9 +63,10 @@ static void multiply_chains(float* sums, int64_t width, const X* x, int64_t x_st
 
 // Rows [row, row + rows) of columns [column, column + columns): pack a block of k, multiply all rows by it,
 // next block. The sums of the last one are finished a tile's rows at a time, while they are in L1.
-template <class Isa, class X, class W>
-static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
+template <class Isa, class Problem>
+static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
                          const PanelBlocking& blocking) {
+  using X = typename Problem::Input;
   constexpr int64_t unit = gemm::row_unit<Isa, X>;
   const int64_t width = round_up(columns, column_unit);
   const bool one_block = p.k <= blocking.depth;
@@ -80,11 +81,10 @@ static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows
   for (int64_t k = 0; k == 0 || k < p.k; k += blocking.depth) {
     const int64_t depth = smaller(p.k - k, blocking.depth);
     const X* x = p.x + row * p.x_stride + k;
-    const W* weight = p.weight + column * p.weight_stride_n + k * p.weight_stride_k;
     char* to = packed;
     for (int64_t i = 0; i < depth; i += blocking.chain) {
       const int64_t count = smaller(depth - i, blocking.chain);
-      gemm::pack<Isa, X>(to, weight + i * p.weight_stride_k, p.weight_stride_n, p.weight_stride_k, count, columns);
+      p.template pack<Isa>(to, column, columns, k + i, count);
       to += gemm::packed_bytes<Isa, X>(count, columns);
     }
     const bool last = p.k - k <= blocking.depth;
@@ -99,8 +99,12 @@ static void linear_block(const LinearProblem<X, W>& p, int64_t row, int64_t rows
   }
 }
 
-template <class Isa, class X, class W>
-static void linear_by_panels(const LinearProblem<X, W>& p, const Parallel& pool) {
+template <class Isa, class Problem>
+static void linear_by_panels(const Problem& p, const Parallel& pool) {
+  using X = typename Problem::Input;
+  if constexpr (Isa::template tiles<X>) {
+    if (p.weight_stride_k == 1 || p.k <= 1) return LinearByTiles<Isa, Problem>(p).run(pool);
+  }
   constexpr int64_t rows_at_once = 2048, fewest_rows = 96;
   const PanelBlocking blocking = panel_blocking<Isa, X>(p.k);
 
@@ -139,12 +143,6 @@ static const char* run_linear(const LinearProblem<X, W>& p, const Parallel& pool
   if (p.m <= most_dot_rows<Isa, X, W>(p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
     linear_by_dots<Isa>(p, pool);
     return "dot";
-  }
-  if constexpr (Isa::template tiles<X>) {
-    if (p.weight_stride_k == 1 || p.k <= 1) {
-      LinearByTiles<Isa, W>(p).run(pool);
-      return "panel";
-    }
   }
   linear_by_panels<Isa>(p, pool);
   return "panel";

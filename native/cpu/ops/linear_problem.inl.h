@@ -2,11 +2,21 @@
 #pragma once
 
 #include "../engine/epilogue.inl.h"
+#include "../engine/gemm.inl.h"
 
 namespace fx {
 
+// Rows of a weight as tiles read them: contiguous, row r at values + r · stride.
+template <class X>
+struct WeightRows {
+  const X* values;
+  int64_t stride;
+};
+
 template <class X, class W>
 struct LinearProblem {
+  using Input = X;
+
   const X* x;
   const W* weight;
   const X* bias;         // or null
@@ -18,6 +28,19 @@ struct LinearProblem {
   int64_t weight_stride_n, weight_stride_k;
   Activation activation = Activation::none;
   RowOperand<X> multiply = {}, residual = {};
+
+  // Packs k in [k_first, k_first + depth) of columns [column, column + columns) of Wᵀ, as the engine takes them.
+  template <class Isa>
+  FX_MEMBER void pack(void* packed, int64_t column, int64_t columns, int64_t k_first, int64_t depth) const {
+    const W* from = weight + column * weight_stride_n + k_first * weight_stride_k;
+    gemm::pack<Isa, X>(packed, from, weight_stride_n, weight_stride_k, depth, columns);
+  }
+
+  // k in [k_first, k_first + depth) of rows [row, row + rows) of a row-major W; they stand until the next call.
+  template <class Isa>
+  FX_MEMBER WeightRows<X> rows_of_weight(int64_t row, int64_t /*rows*/, int64_t k_first, int64_t /*depth*/) const {
+    return {weight + row * weight_stride_n + k_first, weight_stride_n};
+  }
 
   FX_MEMBER Epilogue<X> epilogue() const { return {y, n, bias, scale, scale_stride, activation, multiply, residual}; }
 };

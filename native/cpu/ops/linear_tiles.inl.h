@@ -2,15 +2,14 @@
 // they lie (those of FP8, decoded by blocks, where a block stays in L2); x is the small side, and is packed.
 #pragma once
 
-#include "../engine/gemm.inl.h"
 #include "linear_problem.inl.h"
 
 namespace fx {
 
-template <class Isa, class W>
+template <class Isa, class Problem>
 class LinearByTiles {
  public:
-  explicit LinearByTiles(const LinearProblem<bf16, W>& problem) : p(problem), depth(divide_up(problem.k, 2)) {}
+  explicit LinearByTiles(const Problem& problem) : p(problem), depth(divide_up(problem.k, 2)) {}
 
   void run(const Parallel& pool) const {
     const int64_t fitting = packed_bytes / (larger(depth, 1) * static_cast<int64_t>(sizeof(uint32_t)));
@@ -25,7 +24,7 @@ class LinearByTiles {
   static constexpr int64_t most_rows = 512;     // beside 512 KiB of sums with so many rows of x
   static constexpr int64_t packed_bytes = 8 << 20;
 
-  const LinearProblem<bf16, W>& p;
+  const Problem& p;
   int64_t depth;  // pairs of k in a panel
 
   // Packs rows [row, row + rows) of x once for all threads, which then share the product.
@@ -65,43 +64,17 @@ class LinearByTiles {
     int64_t k = 0;
     do {  // once where p.k is 0
       const int64_t some = Isa::block_depth(smaller(k_block, p.k - k));
-      int64_t lda = p.weight_stride_n;
-      const bf16* a = rows_of_weight(p.weight + n * lda + k, lda, columns, some);
+      const WeightRows<bf16> a = p.template rows_of_weight<Isa>(n, columns, k, some);
       for (int64_t r = 0; r < rows; r += unit) {
         const int64_t wide = width(rows, r);
         const uint32_t* panel = packed + depth * r + k / 2 * wide;
         for (int64_t c = 0; c < columns; c += unit)
-          Isa::multiply_block(sums + c * stride + r, stride, k > 0, a + c * lda, lda, panel, wide,
+          Isa::multiply_block(sums + c * stride + r, stride, k > 0, a.values + c * a.stride, a.stride, panel, wide,
                               smaller(unit, columns - c), smaller(unit, rows - r), some);
       }
       k += some;
     } while (k < p.k);
     finish(sums, stride, row, rows, n, columns);
-  }
-
-  static const bf16* rows_of_weight(const bf16* weight, int64_t& /*stride*/, int64_t /*rows*/, int64_t /*k*/) {
-    return weight;
-  }
-
-  // FP8: decoded, which is exact.
-  template <class Code>
-  static const bf16* rows_of_weight(const Code* weight, int64_t& stride, int64_t rows, int64_t k) {
-    constexpr int parts = Isa::template chunks_at_once<Code>, step = parts * Isa::template chunk_size<Code>;
-    const int64_t wide = k_block + 32;
-    auto* decoded = static_cast<bf16*>(scratch(Scratch::activations, sizeof(bf16) * static_cast<size_t>(rows * wide)));
-    typename Isa::template Chunk<Code> chunks[parts];
-    for (int64_t r = 0; r < rows; ++r) {
-      const Code* from = weight + r * stride;
-      for (int64_t i = 0; i < k; i += step) {
-        if (i + step <= k)
-          Isa::chunks(from + i, chunks);
-        else
-          Isa::chunks(from + i, static_cast<int>(k - i), chunks);
-        __builtin_memcpy(decoded + r * wide + i, chunks, sizeof chunks);
-      }
-    }
-    stride = wide;
-    return decoded;
   }
 
   // The sums are yᵀ: squares of them are transposed in registers.

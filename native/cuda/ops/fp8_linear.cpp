@@ -53,15 +53,16 @@ Tensor decode_and_multiply(Fp8LinearArgs args, const Tensor& x, const std::optio
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-Tensor fp8_linear(Tensor x, Tensor weight, std::optional<Tensor> scale, std::optional<Tensor> bias) {
+Tensor fp8_linear(Tensor x, Tensor weight, std::optional<Tensor> scale, std::optional<Tensor> bias,
+                  std::optional<std::vector<int64_t>> block) {
   const TensorView w = view(weight);
   TensorView in = view(x);
   std::optional<TensorView> s, b;
   if (scale) s = view(*scale);
   if (bias) b = view(*bias);
   const int32_t device = common_device({&x, &weight, scale ? &*scale : nullptr, bias ? &*bias : nullptr});
-  if (device < 0 || !takes(in, w, s, b) || device_properties(device).capability < least_capability)
-    return call_reference("fp8_linear", "fxrewrite::fp8_linear_reference", x, weight, scale, bias);
+  if (device < 0 || block || !takes(in, w, s, b) || device_properties(device).capability < least_capability)
+    return call_reference("fp8_linear", "fxrewrite::fp8_linear_reference", x, weight, scale, bias, block);
 
   Fp8LinearArgs args{};
   args.weight = w.data, args.weight_stride = w.stride(0);
