@@ -78,7 +78,7 @@ FX_INLINE constexpr f16 to_f16(float value) {
     half = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
   else
     half = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
-  return {static_cast<uint16_t>(bits >> 16 & 0x8000 | half)};
+  return {static_cast<uint16_t>((bits >> 16 & 0x8000) | half)};
 }
 
 // One element as another type.

@@ -40,8 +40,6 @@ template <>
 struct Operand<e4m3fnuz> : Operand<e4m3> {};
 template <>
 struct Operand<e5m2fnuz> : Operand<e4m3> {};
-template <>
-struct Operand<f16> : Operand<float> {};
 
 // The bf16 bits of a format's 128 non-negative codes, as tables of their lower and upper bytes.
 struct alignas(64) DecodeTable {
