@@ -161,6 +161,12 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
         ("key length", key.shape[2]),
     ):
         yield at_least(size, 1, name)
+    if query.dtype == FP16:
+        yield holds(
+            not _is_written_out(a),
+            "float16 scores in a fused call",
+            "written out, scores beyond 65504 are infinite; the kernel's are not",
+        )
     if a["enable_gqa"] and isinstance(key.shape[1], int):
         yield divisible(query.shape[1], key.shape[1], "heads")
     if a["sinks"] is not None:
@@ -176,10 +182,15 @@ def _sdpa(a: Arguments) -> Iterable[Guard]:
         yield holds(not both, "a mask or is_causal, not both", "a mask and is_causal together")
 
 
+def _is_written_out(a: Arguments) -> bool:
+    """Is the meaning that of the formula written out, and not that of the framework's fused call?"""
+    more = a["softcap"] or a["sinks"] is not None
+    return not a["safe_softmax"] or a["mask_fill"] is not None or bool(more)
+
+
 def _is_fused(a: Arguments) -> bool:
-    """Is the meaning that of the framework's fused call, and not that of the formula written out?"""
-    more = a["softcap"] or a["sinks"] is not None or a["window"]
-    return bool(a["safe_softmax"]) and a["mask_fill"] is None and not more
+    """Is it the framework's fused call, with its own idea of a mask?"""
+    return not _is_written_out(a) and not a["window"]
 
 
 def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:

@@ -19,7 +19,8 @@ def t(*shape, seed=0, dtype=torch.float32):
 
 def channels_first(dtype=torch.float32, tokens=40, width=8):
     """q, k, v as SANA has them: [batch, heads, width, tokens]."""
-    return tuple(t(2, 3, width, tokens, seed=i, dtype=dtype) for i in (1, 2, 3))
+    # Heads enough to take a mean over: all tokens of a head share the errors of its sums.
+    return tuple(t(2, 12, width, tokens, seed=i, dtype=dtype) for i in (1, 2, 3))
 
 
 def tokens_first(dtype=torch.float32):
@@ -131,7 +132,7 @@ SPELLINGS = {
     "weights first": (quadratic, tokens_first()),
     "weights first, channels first": (quadratic_dcae, channels_first()),
     "rotary": (rotary, tokens_first()),
-    "values of another width": (padded, (*tokens_first()[:2], t(2, 3, 40, 5))),
+    "values of another width": (padded, (*tokens_first()[:2], t(2, 12, 40, 5))),
     "one head": (padded, tuple(x[:, :1] for x in tokens_first())),
     "several lengths": (padded, (tokens_first()[0][:, :, :9], *tokens_first()[1:])),
 }

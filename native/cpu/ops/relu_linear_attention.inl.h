@@ -13,18 +13,29 @@
 
 namespace fx {
 
+// Rows are divided by their normaliser: bfloat16 results, which do not show the difference, by way of its
+// reciprocal.
+template <class T, class Isa>
+FX_INLINE typename Isa::F32 divisor(typename Isa::F32 norm) {
+  return sizeof(T) < sizeof(float) ? Isa::splat(1.0f) / norm : norm;
+}
+template <class T, class Isa>
+FX_INLINE typename Isa::F32 divided(typename Isa::F32 sums, typename Isa::F32 by) {
+  return sizeof(T) < sizeof(float) ? sums * by : sums / by;
+}
+
 // Sums of a tile, divided by the normaliser, in the order and type of the result: rows are tokens ...
 template <class Isa, class T>
 struct DivideRows {
   T* out;
   int64_t stride;
-  const float* inverse;
+  const float* norm;
   const float* earlier;  // sums of the dimensions before, or null
   int64_t earlier_stride;
 
   FX_MEMBER void operator()(int64_t row, int64_t column, typename Isa::F32 sums, int count) const {
     if (earlier != nullptr) sums = sums + Isa::load(earlier + row * earlier_stride + column);
-    sums = sums * Isa::splat(inverse[row]);
+    sums = divided<T, Isa>(sums, Isa::splat(norm[row]));
     T* to = out + row * stride + column;
     if (count == Isa::lanes)
       Isa::store(to, sums);
@@ -38,13 +49,13 @@ template <class Isa, class T>
 struct DivideColumns {
   T* out;
   int64_t stride;
-  const float* inverse;
+  const float* norm;
   const float* earlier;
   int64_t earlier_stride;
 
   FX_MEMBER void operator()(int64_t row, int64_t column, typename Isa::F32 sums, int count) const {
     if (earlier != nullptr) sums = sums + Isa::load(earlier + row * earlier_stride + column);
-    sums = sums * Isa::load(inverse + column);
+    sums = divided<T, Isa>(sums, Isa::load(norm + column));
     T* to = out + row * stride + column;
     if (count == Isa::lanes)
       Isa::store(to, sums);
@@ -229,19 +240,35 @@ class ReluLinearAttention {
   void add_column_sums(float* sums, const S* rows, int64_t stride, int64_t count) const {
     constexpr int64_t wide = 4 * lanes;
     int64_t d = 0;
-    for (; d + wide <= args.dim; d += wide) {
-      F32 sum[4] = {Isa::zero(), Isa::zero(), Isa::zero(), Isa::zero()};
-      for (int64_t j = 0; j < count; ++j) FX_UNROLL
-      for (int v = 0; v < 4; ++v) sum[v] += Isa::load(rows + j * stride + d + v * lanes);
+    for (; d + wide <= args.dim; d += wide) add_columns<4>(sums + d, rows + d, stride, count, lanes);
+    for (; d < args.dim; d += lanes)
+      add_columns<1>(sums + d, rows + d, stride, count, static_cast<int>(smaller(lanes, args.dim - d)));
+  }
+
+  // Some columns of that, `valid` of the last vector's. In several sums side by side: a normaliser's error is
+  // that of all its row.
+  template <int Vectors, class S>
+  static FX_MEMBER void add_columns(float* sums, const S* rows, int64_t stride, int64_t count, int valid) {
+    constexpr int parts = 8 / Vectors;
+    F32 sum[parts][Vectors];
+    FX_UNROLL
+    for (int p = 0; p < parts; ++p) FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) sum[p][v] = Isa::zero();
+    const auto add = [&](int p, int64_t j) {
       FX_UNROLL
-      for (int v = 0; v < 4; ++v) Isa::store(sums + d + v * lanes, Isa::load(sums + d + v * lanes) + sum[v]);
-    }
-    for (; d < args.dim; d += lanes) {
-      const int valid = static_cast<int>(smaller(lanes, args.dim - d));
-      F32 sum = Isa::zero();
-      for (int64_t j = 0; j < count; ++j) sum += Isa::load(rows + j * stride + d, valid);
-      Isa::store(sums + d, Isa::load(sums + d) + sum);
-    }
+      for (int v = 0; v < Vectors; ++v)
+        sum[p][v] += v + 1 < Vectors || valid == lanes ? Isa::load(rows + j * stride + v * lanes)
+                                                       : Isa::load(rows + j * stride + v * lanes, valid);
+    };
+    int64_t j = 0;
+    for (; j + parts <= count; j += parts) FX_UNROLL
+    for (int p = 0; p < parts; ++p) add(p, j + p);
+    for (; j < count; ++j) add(0, j);
+    for (int some = parts / 2; some > 0; some /= 2)
+      for (int p = 0; p < some; ++p) FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) sum[p][v] += sum[p + some][v];
+    FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) Isa::store(sums + v * lanes, Isa::load(sums + v * lanes) + sum[0][v]);
   }
 
   // Adds the chunks' summaries up into the first, and brings it into the order that `apply` multiplies with.
@@ -255,10 +282,10 @@ class ReluLinearAttention {
 
   template <class T>
   void apply(int64_t first_head, int64_t heads, int64_t index, const float* applied, const float* summaries) const {
-    float *queries = nullptr, *inverse = nullptr, *earlier = nullptr;
+    float *queries = nullptr, *norm = nullptr, *earlier = nullptr;
     lay_out(Scratch::user1, [&](Workspace& space) {
       queries = space.take<float>(larger(apply_block * width, args.dim * Isa::panel));
-      inverse = space.take<float>(larger(apply_block, Isa::panel));
+      norm = space.take<float>(larger(apply_block, Isa::panel));
       earlier = space.take<float>(leading() > 0 ? larger(apply_block, args.dim_v) * Isa::panel : 0);
     });
     const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
@@ -277,23 +304,23 @@ class ReluLinearAttention {
         const float* own = applied + head * applied_size;
         const float* key_sum = summaries + head * chunks * summary_size + args.dim * args.dim_v;
         if (channel_major)
-          apply_columns(out, head, token, count, queries, inverse, earlier, own, key_sum);
+          apply_columns(out, head, token, count, queries, norm, earlier, own, key_sum);
         else
-          apply_rows(out, head, token, count, queries, inverse, earlier, own, key_sum);
+          apply_rows(out, head, token, count, queries, norm, earlier, own, key_sum);
       }
     }
   }
 
   // out[token][e]: queries are the rows, the summary is the packed side.
   template <class T>
-  void apply_rows(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* inverse, float* earlier,
+  void apply_rows(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* norm, float* earlier,
                   const float* applied, const float* key_sum) const {
     if (args.norm_query.data != nullptr) {
       rows_of_tokens<Isa>(queries, width, tokens_of(args.norm_query, head, token, false), count, args.dim);
-      invert_rows(inverse, queries, width, key_sum, count);
+      norm_rows<T>(norm, queries, width, key_sum, count);
     }
     rows_of_tokens<Isa>(queries, width, tokens_of(args.query, head, token, args.relu), count, args.dim);
-    if (args.norm_query.data == nullptr) invert_rows(inverse, queries, width, key_sum, count);
+    if (args.norm_query.data == nullptr) norm_rows<T>(norm, queries, width, key_sum, count);
     for (int64_t e = 0; e < args.dim_v; e += Isa::panel) {
       const int64_t columns = smaller(Isa::panel, args.dim_v - e);
       const float* panel = applied + args.dim * e;
@@ -302,33 +329,33 @@ class ReluLinearAttention {
         add_leading(earlier, stride, queries, width, panel, panel_width<Isa>(args.dim_v, e), count, columns);
       gemm::multiply_panel<Isa>(
           queries + lead, width, panel + lead * panel_width<Isa>(args.dim_v, e), count, columns, args.dim - lead,
-          DivideRows<Isa, T>{out + e, args.out_strides[2], inverse, lead > 0 ? earlier : nullptr, stride});
+          DivideRows<Isa, T>{out + e, args.out_strides[2], norm, lead > 0 ? earlier : nullptr, stride});
     }
   }
 
   // out[e][token]: a panel of tokens is the packed side, rows of the transposed summary the other.
   template <class T>
-  void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* inverse, float* earlier,
+  void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* norm, float* earlier,
                      const float* applied, const float* key_sum) const {
     const int64_t columns = panel_width<Isa>(count, 0);
     if (args.norm_query.data != nullptr) {
       const TokenBlock from = tokens_of(args.norm_query, head, token, false);
       if (from.width_stride == 1 && from.dtype == Dtype::bfloat16) {
-        invert_rows(inverse, static_cast<const bf16*>(from.data), from.token_stride, key_sum, count);
+        norm_rows<T>(norm, static_cast<const bf16*>(from.data), from.token_stride, key_sum, count);
       } else if (from.width_stride == 1) {
-        invert_rows(inverse, static_cast<const float*>(from.data), from.token_stride, key_sum, count);
+        norm_rows<T>(norm, static_cast<const float*>(from.data), from.token_stride, key_sum, count);
       } else {
         columns_of_tokens<Isa>(queries, columns, from, count, args.dim);
-        invert_columns(inverse, queries, columns, key_sum);
+        norm_columns<T>(norm, queries, columns, key_sum);
       }
     }
     columns_of_tokens<Isa>(queries, columns, tokens_of(args.query, head, token, args.relu), count, args.dim);
-    if (args.norm_query.data == nullptr) invert_columns(inverse, queries, columns, key_sum);
+    if (args.norm_query.data == nullptr) norm_columns<T>(norm, queries, columns, key_sum);
     const int64_t lead = leading(), stride = Isa::panel;
     if (lead > 0) add_leading(earlier, stride, applied, args.dim, queries, columns, args.dim_v, count);
     gemm::multiply_panel<Isa>(
         applied + lead, args.dim, queries + lead * columns, args.dim_v, count, args.dim - lead,
-        DivideColumns<Isa, T>{out, args.out_strides[3], inverse, lead > 0 ? earlier : nullptr, stride});
+        DivideColumns<Isa, T>{out, args.out_strides[3], norm, lead > 0 ? earlier : nullptr, stride});
   }
 
   // Dimensions that are summed apart from the last `dim_block`: longer sums lose precision.
@@ -346,8 +373,8 @@ class ReluLinearAttention {
     }
   }
 
-  template <class S>
-  void invert_rows(float* inverse, const S* queries, int64_t stride, const float* key_sum, int64_t count) const {
+  template <class T, class S>
+  void norm_rows(float* norm, const S* queries, int64_t stride, const float* key_sum, int64_t count) const {
     const int64_t whole = args.dim / lanes * lanes;
     const int rest = static_cast<int>(args.dim - whole);
     for (int64_t i = 0; i < count; i += lanes) {
@@ -360,11 +387,12 @@ class ReluLinearAttention {
         if (rest > 0) sum = Isa::fma(Isa::load(query + whole, rest), Isa::load(key_sum + whole), sum);
         parts[r] = sum;
       }
-      Isa::store(inverse + i, Isa::splat(1.0f) / (Isa::sum_each(parts) + Isa::splat(args.eps)), some);
+      Isa::store(norm + i, divisor<T, Isa>(Isa::sum_each(parts) + Isa::splat(args.eps)), some);
     }
   }
 
-  void invert_columns(float* inverse, const float* queries, int64_t columns, const float* key_sum) const {
+  template <class T>
+  void norm_columns(float* norm, const float* queries, int64_t columns, const float* key_sum) const {
     for (int64_t j = 0; j < columns; j += lanes) {
       F32 sum = Isa::zero();
       for (int64_t d = 0; d < args.dim; d += column_unit) {  // by parts: one long sum would lose precision
@@ -373,7 +401,7 @@ class ReluLinearAttention {
           part = Isa::fma(Isa::load(queries + i * columns + j), Isa::splat(key_sum[i]), part);
         sum += part;
       }
-      Isa::store(inverse + j, Isa::splat(1.0f) / (sum + Isa::splat(args.eps)));
+      Isa::store(norm + j, divisor<T, Isa>(sum + Isa::splat(args.eps)));
     }
   }
 
