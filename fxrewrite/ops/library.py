@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ reference_calls: Counter[str] = Counter()
 """Calls by op that no native kernel was asked for: on another device, or without the library."""
 _counting = threading.Lock()
 _schemas: list[str] = []
+_fakes: dict[Any, _Fake] = {}
 
 
 def define(
@@ -55,7 +57,51 @@ def define(
     _library.impl(f"{name}_reference", reference, "CompositeImplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     op: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
+    _fakes[op] = _Fake(fake, {a.name: _types_of(a) for a in op._schema.arguments})
     return op
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "Tensor": (torch.Tensor,),
+    "bool": (bool,),
+    "int": (int, torch.SymInt),
+    "float": (float, int, torch.SymFloat, torch.SymInt),
+    "str": (str,),
+    "ScalarType": (torch.dtype,),
+    "List[int]": (list, tuple),
+}
+
+
+@dataclass(frozen=True)
+class _Fake:
+    """A fake kernel, and the types of its arguments as the schema names them."""
+
+    kernel: Callable[..., torch.Tensor]
+    types: Mapping[str, tuple[type, ...]]
+
+
+def _types_of(argument: Any) -> tuple[type, ...]:
+    """The Python types that an argument of a schema may have."""
+    name = str(argument.real_type)
+    inner = name.removeprefix("Optional[")
+    return _TYPES[name] if inner == name else (*_TYPES[inner[:-1]], type(None))
+
+
+def fake_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator ``target`` gives for fake tensors, while their mode is active.
+
+    A fake kernel of ours is called straight: in a graph with hundreds of sites the way through the
+    dispatcher costs more than matching does. Raises `TypeError` for arguments that the schema forbids.
+    """
+    fake = _fakes.get(target)
+    if fake is None:
+        return target(*args, **kwargs)
+    for name, value in [*zip(fake.types, args, strict=False), *kwargs.items()]:
+        types = fake.types.get(name)
+        if types is not None and not isinstance(value, types):
+            wanted = " or ".join(t.__name__ for t in types)
+            raise TypeError(f"{target}: argument {name} is a {type(value).__name__}, expected {wanted}")
+    return fake.kernel(*args, **kwargs)
 
 
 def signature() -> str:

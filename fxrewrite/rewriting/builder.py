@@ -18,6 +18,7 @@ from ..capture import symbolic_expression
 from ..guards.prover import prove_equal
 from ..guards.verdict import Verdict
 from ..matching.value import View
+from ..ops.library import fake_call
 
 
 class UnbuildableError(Exception):
@@ -122,7 +123,7 @@ class Builder:
     def _fake(self, node: fx.Node) -> Any:
         values, named = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         with self._mode or contextlib.nullcontext(), torch.no_grad():
-            return node.target(*values, **named)  # type: ignore[operator]  # a call_function
+            return fake_call(node.target, values, named)
 
 
 def _memory_order(tensor: torch.Tensor) -> list[int] | None:
