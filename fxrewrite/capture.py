@@ -69,7 +69,7 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
         inputs = [
             wrappers[i].rebuilt(remaining) if i in wrappers else next(remaining) for i in range(len(examples))
         ]
-        return fx.Interpreter(gm).run(*inputs)
+        return _Interpreter(gm).run(*inputs)
 
     # `tracing(None)`: the compile's own tracing context belongs to another fake mode than the one
     # of these examples. `preserve_node_meta`: stack traces and module paths, which reports need.
@@ -84,12 +84,45 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
         if isinstance(getattr(traced, node.target, None), FakeTensor):
             hidden = sorted({type(e).__name__ for e in examples if is_traceable_wrapper_subclass(e)})
             raise CaptureError(
-                f"tensors inside of {', '.join(hidden) or 'a subclass'} are no inputs of the graph"
+                f"tensors inside of {', '.join(hidden)} are no inputs of the graph"
+                if hidden
+                else "it reads a tensor past the dispatcher, as `.data` does: tracing would make it a constant"
             )
     _wrap_placeholders(traced, examples, wrappers)
     for placeholder, example in zip(traced.graph.find_nodes(op="placeholder"), examples, strict=True):
         placeholder.meta["requires_grad"] = isinstance(example, torch.Tensor) and example.requires_grad
     return canonical_graph(traced)
+
+
+class _Interpreter(fx.Interpreter):
+    """Runs a Dynamo graph to trace it, in the regions of autocast that the graph has.
+
+    The tracer only writes them down: outside of them dtypes are not those of the run, and a cast
+    (``x.float()``) to the dtype that ``x`` seems to have would be traced as ``x`` itself.
+    """
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self._regions: list[torch.autocast] = []
+        try:
+            return super().run(*args, **kwargs)
+        finally:
+            while self._regions:  # of a trace that failed
+                self._leave()
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = super().call_function(target, args, kwargs)
+        if target is torch.amp.autocast_mode._enter_autocast:
+            region = torch.autocast(*args)
+            with torch._C.DisableTorchFunction():  # it is written down already
+                region.__enter__()
+            self._regions.append(region)
+        elif target is torch.amp.autocast_mode._exit_autocast:
+            self._leave()
+        return result
+
+    def _leave(self) -> None:
+        with torch._C.DisableTorchFunction():
+            self._regions.pop().__exit__(None, None, None)
 
 
 class _Wrapper:
@@ -308,21 +341,28 @@ def _inline_regions(gm: fx.GraphModule) -> None:
 
 
 def in_autocast(gm: fx.GraphModule) -> set[fx.Node]:
-    """The nodes that autocast changes: those inside its regions in the graph and all that depends on them
-    (their captured dtypes are not those of the run), or every node where a region surrounds the graph.
+    """The nodes that autocast changes: those inside of its regions in the graph, or every node where a
+    region surrounds the graph.
     """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return set(gm.graph.nodes)
     inside: set[fx.Node] = set()
-    regions: list[bool] = []  # is autocast on in it? Many regions are there to switch it off
+    regions: list[dict[str, bool]] = [{}]  # by device: many are there to switch it off, or for another device
     for node in gm.graph.nodes:
         if node.target is torch.amp.autocast_mode._enter_autocast:
-            regions.append(bool(node.args[2] if len(node.args) > 2 else True))
+            device, enabled = node.args[0], node.args[2] if len(node.args) > 2 else True
+            regions.append({**regions[-1], device: bool(enabled)})
         elif node.target is torch.amp.autocast_mode._exit_autocast:
             regions.pop()
-        elif (regions and regions[-1]) or not inside.isdisjoint(node.all_input_nodes):
+        elif any(regions[-1].get(device) for device in _devices(node)):
             inside.add(node)
     return inside
+
+
+def _devices(node: fx.Node) -> set[str]:
+    """The kinds of device of a node's operands."""
+    values = (n.meta.get("val") for n in node.all_input_nodes)
+    return {value.device.type for value in values if isinstance(value, torch.Tensor)}
 
 
 def symbolic_expression(value: Any) -> Any:
@@ -513,16 +553,32 @@ def being_traced() -> bool:
 
 
 class GraphBreaks:
-    """The graph breaks that Dynamo reports from the creation of this object on."""
+    """The graph breaks that Dynamo reports from the creation of this object on, and the functions that it
+    leaves to Python as a whole: those with a break inside of a loop, say.
+    """
 
     def __init__(self) -> None:
-        self._before = Counter(torch._dynamo.utils.counters["graph_break"])
+        self._before = self._now()
 
     def take(self) -> list[str]:
         """The reasons since the last call, a line each."""
-        now = Counter(torch._dynamo.utils.counters["graph_break"])
+        now = self._now()
         new, self._before = now - self._before, now
-        return [f"graph break, {count} times: {_first_words(reason)}" for reason, count in new.items()]
+        return [
+            f"{what}, {count} times: {_first_words(reason)}" for (what, reason), count in sorted(new.items())
+        ]
+
+    @staticmethod
+    def _now() -> Counter[tuple[str, str]]:
+        counters = torch._dynamo.utils.counters
+        found = Counter({("graph break", reason): n for reason, n in counters["graph_break"].items()})
+        for reason, count in counters["unimplemented"].items():
+            if skipped := _SKIPPED.search(reason):
+                found[f"{skipped[1]} runs as it is", reason] += count
+        return found
+
+
+_SKIPPED = re.compile(r"frame skipped: (\w+)")
 
 
 def _first_words(reason: str) -> str:

@@ -40,6 +40,7 @@ class RewrittenForward:
         if self._compiled is None:
             self.report.predicted = True  # of a copy too, whatever the original has run
             self._breaks = capture.GraphBreaks()
+            self._new_graphs = True  # or none, for reasons to be noted
             self._compiled = torch.compile(capture.with_own_code(self.eager), backend=self._backend)
         with casting_for_forward():
             result = capture.call_compiled(self._compiled, args, kwargs)

@@ -361,6 +361,22 @@ def test_a_graph_break_is_noted():
     assert any("graph break" in note for note in fast.report.notes)
 
 
+def test_code_that_dynamo_skips_is_noted():
+    class Skipped(Leaf):
+        def forward(self, x):
+            for parameter in self.parameters():
+                parameter.requires_grad_(False)
+            return self.layer(x)
+
+    plain = Skipped().to(BF16)
+    fast = fxrewrite.rewrite(plain)
+    right(fast, plain, x())
+    assert fast.report.sites == []
+    (note,) = fast.report.notes
+    assert note.startswith("forward runs as it is, 1 times: ")
+    assert "requires_grad_()" in note
+
+
 def test_inside_another_compilation():
     plain = model()
     outer = nn.Sequential(fxrewrite.rewrite(plain), nn.Identity())

@@ -29,7 +29,8 @@ class Hazards:
         return (Reason.REQUIRES_GRAD, "") if match.root in self._needs_grad else None
 
     def _region(self, match: Match) -> Refused:
-        return (Reason.AUTOCAST, "") if match.root in self._autocast else None
+        inside = not self._autocast.isdisjoint(match.seen | {match.root})
+        return (Reason.AUTOCAST, "") if inside else None
 
     def _escape(self, match: Match) -> Refused:
         inside = match.seen | {match.root}
