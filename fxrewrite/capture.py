@@ -86,7 +86,7 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
             raise CaptureError(
                 f"tensors inside of {', '.join(hidden)} are no inputs of the graph"
                 if hidden
-                else "it reads a tensor past the dispatcher, as `.data` does: tracing would make it a constant"
+                else "it reads a tensor past the dispatcher, as `.data` does: a trace would hold a constant"
             )
     _wrap_placeholders(traced, examples, wrappers)
     for placeholder, example in zip(traced.graph.find_nodes(op="placeholder"), examples, strict=True):

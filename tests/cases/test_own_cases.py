@@ -7,7 +7,8 @@ from tests.support.contract import ContractError
 from tests.support.soundness import Soundness
 from tests.support.subject import SUBJECTS
 
-from .own_cases import BEHAVIOURS, VALUES
+from . import attentions, behaviours, modes, products, structure, writes  # noqa: F401  (they register themselves)
+from .case import BEHAVIOURS, VALUES
 
 
 def rewrite(model, args=(), kwargs=None):
