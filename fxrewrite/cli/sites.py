@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..errors import FxrewriteError, UsageError
 from ..report import KINDS, Report
+from ..streams import progress
 from .errors import FAILED, told_in_one_line
 from .target import analyse, describes_target, load_targets, takes_target
 
@@ -78,9 +79,12 @@ def _text(report: Report, as_json: bool, markdown: bool, explain: str | None, by
 
         return render_markdown(report, by=by)
     if explain is not None:
+        from ..measure.ceilings import measured
         from ..report.explain import find, render_site
 
-        return "\n\n".join(render_site(report, site, Console()) for site in find(report, explain))
+        found = find(report, explain)
+        with progress("Measuring this machine"):
+            return "\n\n".join(render_site(report, site, Console(), measured) for site in found)
     from ..report.table import render
 
     return render(report, by=by, console=Console())

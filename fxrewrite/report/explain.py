@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..guards.verdict import Judgement, Verdict
 from .merge import merge
 from .report import Report
+from .roofline import Ceilings, expected
 from .site import Operation, Site
 from .words import operands, short_location, sites_text, work
 
@@ -33,18 +34,25 @@ def find(report: Report, wanted: str) -> list[Site]:
     raise UsageError(f"no site or module {wanted!r}: ids go from {first} to {last}{hint}")
 
 
-def render_site(report: Report, site: Site, console: Console) -> str:
-    """The text of one site; width and colours are those of ``console``."""
+def render_site(
+    report: Report, site: Site, console: Console, measure: Callable[[str], Ceilings] | None = None
+) -> str:
+    """The text of one site; width and colours are those of ``console``.
+
+    ``measure`` gives the machine's ceilings for a dtype; with it the text has the time to expect.
+    """
     with console.capture() as capture:
-        _print_site(console, report, site)
+        _print_site(console, report, site, measure)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _print_site(console: Console, report: Report, site: Site) -> None:
+def _print_site(
+    console: Console, report: Report, site: Site, measure: Callable[[str], Ceilings] | None
+) -> None:
     colour = "green" if site.matched else "red"
     title = Text.assemble((site.id, "bold"), f"  {site.kind}  ", (site.status, colour))
     console.print(title + Text(f"  (rule {site.rule})" if site.rule else ""))
-    _print_rows(console, _facts(report, site))
+    _print_rows(console, _facts(report, site, measure))
     if site.operations:
         _heading(console, "Captured code")
         for line in _code(site.operations):
@@ -60,7 +68,9 @@ def _print_site(console: Console, report: Report, site: Site) -> None:
         _print_rows(console, rows)
 
 
-def _facts(report: Report, site: Site) -> Iterator[tuple[str, str]]:
+def _facts(
+    report: Report, site: Site, measure: Callable[[str], Ceilings] | None
+) -> Iterator[tuple[str, str]]:
     if site.reason:
         yield "reason", site.reason
     yield "module", site.module or "(no submodule)"
@@ -71,6 +81,12 @@ def _facts(report: Report, site: Site) -> Iterator[tuple[str, str]]:
         yield "operands", operands(site)
     if worked := work(site):
         yield "work", worked
+    if measure is not None and (time := expected(site, measure)):
+        yield "time", time
+    if site.covered_by:
+        yield "part of", site.covered_by
+    if parts := [s for s in report.sites if s.covered_by == site.id]:
+        yield "covers", ", ".join(f"{s.kind} {s.id}" for s in parts)
     group = next(
         group for group in merge(report.sites) if any(s is site or s.id == site.id for s in group.sites)
     )

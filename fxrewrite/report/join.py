@@ -47,4 +47,5 @@ def _named(capture: Capture, name: str) -> Capture:
 
 def _site(site: Site, name: str) -> Site:
     module = f"{name}.{site.module}" if site.module else name
-    return replace(site, id=f"{name}:{site.id}", module=module)
+    covered_by = f"{name}:{site.covered_by}" if site.covered_by else ""
+    return replace(site, id=f"{name}:{site.id}", module=module, covered_by=covered_by)

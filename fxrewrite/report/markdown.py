@@ -13,7 +13,7 @@ _COLUMNS = ("", "sites", "where", "operands", "implementation or reason")
 def render_markdown(report: Report, *, by: By = "family") -> str:
     """A summary, a table in sections by family or by block of the model, and the notes, folded."""
     lines = [f"**{summary(report)}** {coverage(report)}".rstrip()]
-    for name, section in sections(merge(report.sites), by):
+    for name, section in sections(merge(report.listed), by):
         found = [site for group in section for site in group.sites]
         lines += ["", f"#### {_text(name)}: {sum(s.matched for s in found)} of {len(found)} matched", ""]
         lines += [f"| {' | '.join(_COLUMNS)} |", "|---|--:|---|---|---|"]

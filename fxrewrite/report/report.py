@@ -63,8 +63,13 @@ class Report:
 
     @property
     def sites(self) -> list[Site]:
-        """All sites, graph by graph, in the order of the graph."""
+        """All sites, graph by graph, in the order of the graph: matched, rejected and shadowed ones."""
         return [site for capture in self.captures for site in capture.sites]
+
+    @property
+    def listed(self) -> list[Site]:
+        """The sites that are no part of another: what tables show and count."""
+        return [site for site in self.sites if not site.covered_by]
 
     @property
     def matched(self) -> list[Site]:
@@ -72,12 +77,13 @@ class Report:
 
     @property
     def rejected(self) -> list[Site]:
-        return [site for site in self.sites if not site.matched]
+        """The sites that are left as they are; not those that a matched one covers."""
+        return [site for site in self.listed if not site.matched]
 
     def counts(self) -> dict[str, Counter[str]]:
         """Number of matched and rejected sites by kind."""
         by_kind: dict[str, Counter[str]] = {}
-        for site in self.sites:
+        for site in self.listed:
             by_kind.setdefault(site.kind, Counter())[site.status] += 1
         return by_kind
 
@@ -136,7 +142,7 @@ class Report:
         parts = [
             f"{kind} {count['matched']} of {count.total()}" for kind, count in sorted(self.counts().items())
         ]
-        return f"{len(self.matched)} of {len(self.sites)} sites matched: " + ", ".join(parts)
+        return f"{len(self.matched)} of {len(self.listed)} sites matched: " + ", ".join(parts)
 
     def __str__(self) -> str:
         from .table import render

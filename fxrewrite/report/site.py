@@ -41,7 +41,8 @@ class Site:
     that do not apply, best first; ``flops`` the work of one call as text (an expression where sizes
     are symbolic), "" where not counted; ``work`` the same at the sizes of the example inputs;
     ``bytes`` what operands and result take in memory there: the least that a call can move;
-    ``operations`` the captured code from operands to result.
+    ``operations`` the captured code from operands to result; ``covered_by`` the id of the matched site
+    that this one is a part of: it is replaced with it (reason OVERLAP), and counted there.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Site:
     work: int = 0
     bytes: int = 0
     operations: tuple[Operation, ...] = ()
+    covered_by: str = ""
 
     @property
     def matched(self) -> bool:
@@ -105,6 +107,7 @@ class Site:
             "flops": self.flops,
             "work": self.work,
             "bytes": self.bytes,
+            "covered_by": self.covered_by,
             "operations": [
                 {"text": o.text, "location": o.location, "source": o.source} for o in self.operations
             ],

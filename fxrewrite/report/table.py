@@ -41,8 +41,8 @@ def _print_all(console: Console, report: Report, by: By) -> None:
     if worked := coverage(report):
         _write(console, worked)
     if report.sites:
-        console.print(_table(merge(report.sites), by, console.width))
-    unused = Counter((s.kind, r.implementation, r.requirement) for s in report.sites for r in s.refusals)
+        console.print(_table(merge(report.listed), by, console.width))
+    unused = Counter((s.kind, r.implementation, r.requirement) for s in report.listed for r in s.refusals)
     lines = [
         f"{kind} by {name}: {need} ({sites_text(count)})" for (kind, name, need), count in unused.items()
     ]

@@ -37,7 +37,7 @@ def summary(report: Report) -> str:
         return "No sites found."
     by_reason = ", ".join(f"{count} {code}" for code, count in report.reasons().most_common())
     rejected = f"{len(report.rejected)} rejected" + (f" ({by_reason})" if by_reason else "")
-    return f"{sites_text(len(report.sites))} found: {len(report.matched)} matched, {rejected}."
+    return f"{sites_text(len(report.listed))} found: {len(report.matched)} matched, {rejected}."
 
 
 def coverage(report: Report) -> str:

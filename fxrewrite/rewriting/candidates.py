@@ -27,6 +27,8 @@ class Candidate:
     site: Site
     inserted: list[fx.Node] = field(default_factory=list)
     result: fx.Node | None = None
+    winner: Candidate | None = None
+    """The chosen candidate that this one overlaps."""
 
     @property
     def nodes(self) -> frozenset[fx.Node]:
@@ -36,6 +38,17 @@ class Candidate:
     def reject(self, code: Reason, detail: str = "") -> None:
         self.site.status, self.site.code, self.site.detail = "rejected", code, detail
         self.site.implementation = None
+
+    def lose_to(self, winner: Candidate) -> None:
+        """Reject, since ``winner`` replaces nodes of this one."""
+        self.winner = winner
+        how = "part of" if self.covered else "shares nodes with"
+        self.reject(Reason.OVERLAP, f"{how} the {winner.site.kind} site at {winner.site.node}")
+
+    @property
+    def covered(self) -> bool:
+        """Does the winner replace all of this one?"""
+        return self.winner is not None and self.nodes <= self.winner.nodes
 
 
 def new_site(rule_name: str, kind: str, node: fx.Node, operands: dict[str, View]) -> Site:

@@ -29,7 +29,7 @@ from .hazards import Hazards
 from .near_miss import near_misses
 from .opaque import opaque_sites
 from .options import Options
-from .select import one_per_place, select
+from .select import one_per_place, select, shadow
 from .trace import Trace
 from .work import Work
 
@@ -55,6 +55,9 @@ def rewrite_graph(
         sites = pass_.run()
     for index, site in enumerate(sites):
         site.id = f"{name}.{index}"
+    for candidate in pass_.found:
+        if candidate.winner is not None and candidate.covered:
+            candidate.site.covered_by = candidate.winner.site.id
     return Capture(
         name=name,
         nodes=len(gm.graph.nodes),
@@ -89,6 +92,7 @@ class Pass:
         self.matcher = Matcher(gm.graph, self.aliasing)
         self.hazards = Hazards(gm, self.aliasing, grad_enabled)
         self.mode = fake_mode_of(gm)
+        self.found: list[Candidate] = []
         self.faults: dict[tuple[str, fx.Node], Site] = {}
         self.work = Work(gm.graph)
         self.trace = Trace(rules)
@@ -110,6 +114,8 @@ class Pass:
             if not candidate.site.matched:
                 self._erase(candidate.inserted)
         chosen = select([c for c in found if c.site.matched])
+        shadow(found, chosen)
+        self.found = found
         self._apply(found, chosen)
         placed = [(c.match.root, c.site) for c in one_per_place(found)] + missed
         placed += [(node, site) for (_, node), site in self.faults.items()]

@@ -33,10 +33,23 @@ def select(candidates: list[Candidate]) -> list[Candidate]:
         best, _ = nx.max_weight_clique(compatible)
         chosen |= set(best)
         for index in set(component) - set(best):
-            winner = next(w for w in best if conflicts.has_edge(w, index))
-            site = candidates[winner].site
-            candidates[index].reject(Reason.OVERLAP, f"part of the {site.kind} site at {site.node}")
+            loser = candidates[index]
+            winners = [candidates[w] for w in best if conflicts.has_edge(w, index)]
+            loser.lose_to(max(winners, key=lambda winner: len(winner.nodes & loser.nodes)))
     return [candidate for index, candidate in enumerate(candidates) if index in chosen]
+
+
+def shadow(candidates: list[Candidate], chosen: list[Candidate]) -> None:
+    """Give those that lie within a chosen candidate the reason OVERLAP: they are replaced, whatever had
+    refused them on their own. A fault keeps its reason.
+    """
+    owners = {node: candidate for candidate in chosen for node in candidate.nodes}
+    for candidate in candidates:
+        winner = owners.get(candidate.match.root)
+        if winner is None or candidate.site.matched or candidate.winner is not None:
+            continue
+        if candidate.nodes <= winner.nodes and candidate.site.code is not Reason.INTERNAL:
+            candidate.lose_to(winner)
 
 
 def one_per_place(candidates: list[Candidate]) -> list[Candidate]:

@@ -321,3 +321,10 @@ def test_a_weight_decoded_in_place_is_reported():
     found = rewritten(function, x, w, torch.rand(16, 2).bfloat16())
     assert {s.status for s in found.sites if s.kind == "fp8_matmul"} == {"rejected"}
     assert_right(found, function, x, w, torch.rand(16, 2).bfloat16())
+
+
+def test_the_linear_on_the_decoded_weight_is_a_part_of_the_site():
+    found = rewritten(lambda x, w, s: F.linear(x, w.to(BF16) * s.to(BF16)), X, W8, S0)
+    site, part = found.of("fp8_matmul"), found.of("linear")
+    assert (site.covered_by, part.covered_by) == ("", site.id)
+    assert part.reason == f"OVERLAP: part of the fp8_matmul site at {site.node}"

@@ -27,6 +27,20 @@ def site(number: int, **fields: Any) -> Site:
     return Site(id=f"s{number}", **given)
 
 
+def covered(number: int, by: Site) -> Site:
+    """A linear that ``by``, a matched site, covers."""
+    detail = f"part of the {by.kind} site at {by.node}"
+    return site(
+        number,
+        status="rejected",
+        code=Reason.OVERLAP,
+        detail=detail,
+        covered_by=by.id,
+        module=by.module,
+        work=10,
+    )
+
+
 def transformer(blocks: int = 57) -> Report:
     """A transformer of equal blocks: three matched and one rejected site in each, and one at the end."""
     sites: list[Site] = []

@@ -11,8 +11,9 @@ from fxrewrite.errors import UsageError
 from fxrewrite.guards.verdict import Judgement, Verdict
 from fxrewrite.report import Capture, Reason, Report
 from fxrewrite.report.explain import find, render_site
+from fxrewrite.report.roofline import Ceilings, expected
 
-from .samples import site, transformer
+from .samples import covered, site, transformer
 
 
 def explained(report: Report, wanted: str) -> str:
@@ -55,6 +56,37 @@ def test_a_rejected_site_starts_with_its_reason_and_the_refuted_guard_tells_the_
     assert "Captured code" not in text
     assert "Implementations" not in text
     assert "like it" not in text
+
+
+def test_a_site_and_its_parts_name_each_other():
+    winner = site(0, kind="fp8_matmul", module="layer")
+    report = Report([Capture("g0", 3, [winner, covered(1, winner), covered(2, winner)])])
+    assert "  covers  linear s1, linear s2" in explained(report, "s0").splitlines()
+    assert "  part of  s0" in explained(report, "s1").splitlines()
+
+
+def test_the_time_to_expect_is_that_of_the_roofline():
+    report = transformer(1)
+    (found,) = find(report, "s0")
+    text = render_site(report, found, Console(file=StringIO(), width=300, color_system=None), machine)
+    assert (
+        "  time      about 2.61 s at best, bound by computing. An estimate: 2.61 s of products at 100 GFLOP/s "
+        "and 11.3 ms of memory at 10 GB/s, as measured on this CPU now, 2 threads"
+    ) in text.splitlines()
+    assert "  time" not in explained(report, "s0")  # without a machine
+
+
+def test_no_time_is_made_up():
+    uncounted = site(0, operands={"x": "bfloat16[1, 4]"})
+    double = site(0, operands={"x": "float64[1, 4]"}, work=10, bytes=10)
+    assert expected(uncounted, machine) == expected(double, machine) == ""
+    few = site(0, operands={"weight": "float8_e4m3fn[4, 4]", "x": "float16[1, 4]"}, work=1000, bytes=10000)
+    assert expected(few, machine).startswith("about 1 µs at best, bound by memory. An estimate: 0.01 µs of")
+
+
+def machine(dtype):
+    assert dtype in ("bfloat16", "float16")
+    return Ceilings(dtype, peak=1e11, bandwidth=1e10, threads=2)
 
 
 def test_a_module_path_gives_its_sites():

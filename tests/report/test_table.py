@@ -11,7 +11,7 @@ from rich.console import Console
 from fxrewrite.report import Capture, Reason, Report, Site
 from fxrewrite.report.table import render
 
-from .samples import site, transformer
+from .samples import covered, site, transformer
 
 
 def plain(width: int) -> Console:
@@ -48,13 +48,17 @@ def test_the_share_of_the_work_follows():
     assert "Work of a call" not in render(of(site(0)), console=plain(200))
 
 
-def test_the_work_of_an_overlap_counts_once():
-    rows = [
-        site(n, status="rejected", code=code, work=10)
-        for n, code in enumerate((Reason.OVERLAP, Reason.GUARD))
-    ]
-    report = Report([Capture("forward", 10, rows, work=40)])
-    assert "matched sites 0.0 %, rejected sites 25.0 %, neither 75.0 %" in render(report, console=plain(200))
+def test_parts_of_a_matched_site_are_neither_counted_nor_shown():
+    winner = site(0, kind="fp8_matmul", module="layer", work=10)
+    refused = site(1, status="rejected", code=Reason.GUARD, work=10)
+    report = Report([Capture("forward", 10, [winner, refused, covered(2, winner)], work=40)])
+    text = render(report, console=plain(200))
+    assert text.splitlines()[0] == "2 sites found: 1 matched, 1 rejected (1 GUARD)."
+    assert "matched sites 25.0 %, rejected sites 25.0 %, neither 50.0 %" in text
+    assert "OVERLAP" not in text
+    assert report.summary() == "1 of 2 sites matched: fp8_matmul 1 of 1, linear 0 of 1"
+    assert [s.id for s in report.sites] == ["s0", "s1", "s2"]  # each candidate is kept
+    assert [s.id for s in report.rejected] == ["s1"]
 
 
 @pytest.mark.parametrize("width", [80, 130])

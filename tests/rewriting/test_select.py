@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
 from fxrewrite.report import Reason, Site
-from fxrewrite.rewriting.select import one_per_place, select
+from fxrewrite.rewriting.candidates import Candidate
+from fxrewrite.rewriting.select import one_per_place, select, shadow
 
 
 @dataclass(eq=False)
@@ -16,23 +17,10 @@ class Match:
     computed: frozenset = frozenset()
 
 
-@dataclass(eq=False)
-class Candidate:
-    """What selection sees of a candidate."""
-
-    nodes: frozenset
-    site: Site
-    match: Match = field(default=None)
-
-    def reject(self, code, detail=""):
-        self.site.status, self.site.code, self.site.detail = "rejected", code, detail
-
-
 def candidate(nodes, kind="sdpa", status="matched", root=None):
     root = root or nodes[-1]
-    return Candidate(
-        frozenset(nodes), Site("", kind, status, "Rule", node=f"node_{root}"), Match(root, frozenset(nodes))
-    )
+    found = Match(root, frozenset(nodes))
+    return Candidate(None, found, Site("", kind, status, "Rule", node=f"node_{root}"))
 
 
 def chosen(*candidates):
@@ -71,6 +59,33 @@ def test_components_do_not_influence_each_other():
         ["bcd", "xy"],
         ["bcd", "yz"],
     )
+
+
+@pytest.mark.parametrize("code", [Reason.NO_KERNEL, Reason.ESCAPES, Reason.INTERNAL])
+def test_what_a_chosen_site_covers_is_its_part_whatever_refused_it(code):
+    inner, apart = (candidate(nodes, kind="linear", status="rejected") for nodes in ("bc", "xy"))
+    inner.site.code = apart.site.code = code
+    outer = candidate("abc", kind="fp8_matmul", root="c")
+    shadow([inner, apart, outer], [outer])
+    fault = code is Reason.INTERNAL  # which must not go unseen
+    assert inner.winner is (None if fault else outer)
+    assert inner.site.code is (code if fault else Reason.OVERLAP)
+    assert (apart.winner, apart.site.code, outer.winner) == (None, code, None)
+
+
+def test_what_is_replaced_in_part_is_no_part():
+    sharing = candidate("zc", kind="fp8_matmul", status="rejected", root="c")
+    chosen = candidate("bc", kind="linear")
+    sharing.site.code = Reason.ESCAPES
+    shadow([sharing, chosen], [chosen])
+    assert (sharing.winner, sharing.site.code) == (None, Reason.ESCAPES)
+
+
+def test_overlapping_without_being_nested_is_told_apart():
+    loser, winner = candidate("abc", kind="linear"), candidate("bcde")
+    assert chosen(loser, winner) == ["bcde"]
+    assert loser.site.detail == "shares nodes with the sdpa site at node_e"
+    assert not loser.covered
 
 
 def test_nested_candidates_of_a_kind_are_one_place():
