@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
-import torch
 
-import fxrewrite
 from tests.models.params import models
-from tests.support.devices import on_fake
-
-KERNELS = {"cuda:stream", "cuda:decode", "cuda:tokens", "cuda:channels", "cuda:framework"}
-
-
-def sites(model, args, kwargs) -> list[fxrewrite.report.Site]:
-    torch._dynamo.reset()
-    with torch.no_grad():
-        return fxrewrite.analyze(model, args, kwargs).sites
-
-
-def counted(found) -> Counter[tuple]:
-    """Sites by what they compute. Of a layer, what follows it is in the site only if a kernel takes it too."""
-    main = {"linear": ("weight",), "fp8_matmul": ("weight",)}
-    return Counter(
-        (site.kind, *(text for name, text in site.operands.items() if name in main.get(site.kind, (name,))))
-        for site in found
-    )
+from tests.support.devices import CUDA_KERNELS, counted, on_fake, sites
 
 
 @models()
@@ -39,6 +18,6 @@ def test_the_sites_are_those_of_the_cpu(fake_cuda, model):
     here, there = sites(*built), sites(*twin)
     assert counted(here) == counted(there)
     for site in there:
-        assert site.reason or site.implementation in KERNELS
+        assert site.reason or site.implementation in CUDA_KERNELS
         assert "is on cuda" not in site.reason
-        assert all(refusal.implementation in KERNELS for refusal in site.refusals)
+        assert all(refusal.implementation in CUDA_KERNELS for refusal in site.refusals)

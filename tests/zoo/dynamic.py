@@ -17,7 +17,6 @@ import argparse
 import fnmatch
 import json
 import logging
-import os
 import sys
 import time
 from collections import Counter
@@ -25,8 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import entries
-from .measure import _collect, _preload
+from . import entries, forked
+from .measure import _preload
 
 TIMEOUT = 240.0
 SIZES = (2, 3, 5, 7, 8, 13)
@@ -202,22 +201,7 @@ def one(name: str, own: bool, also_run: bool) -> dict[str, Any]:
 def survey(names: list[str], own: bool, also_run: bool) -> Iterator[dict[str, Any]]:
     """The result of each entry, computed in a fork of this process."""
     _preload("fxrewrite")
-    for name in names:
-        read_end, write_end = os.pipe()
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read_end)
-            status = 1
-            try:
-                os.setpgid(0, 0)
-                with os.fdopen(write_end, "w") as pipe:
-                    json.dump(one(name, own, also_run), pipe, default=str)
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(write_end)
-        yield _collect({"entry": name, "timeout": TIMEOUT}, pid, read_end)
+    return forked.each(names, lambda name: one(name, own, also_run), TIMEOUT)
 
 
 def line(result: dict[str, Any]) -> str:

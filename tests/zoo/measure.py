@@ -23,8 +23,6 @@ import json
 import os
 import pkgutil
 import queue
-import select
-import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from . import entries
+from .forked import collect
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 180.0
@@ -99,41 +98,8 @@ def _serve(subject: str) -> None:
             finally:
                 os._exit(status)
         os.close(write_end)
-        protocol.write(json.dumps(_collect(job, pid, read_end)) + "\n")
+        protocol.write(json.dumps(collect(job, pid, read_end)) + "\n")
         protocol.flush()
-
-
-def _collect(job: dict[str, Any], pid: int, read_end: int) -> dict[str, Any]:
-    began, data = time.monotonic(), b""
-    timed_out = False
-    with os.fdopen(read_end, "rb", buffering=0) as pipe:
-        while True:
-            left = job["timeout"] - (time.monotonic() - began)
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                timed_out = True
-                break
-            chunk = pipe.read(1 << 16)
-            if not chunk:
-                break
-            data += chunk
-    if timed_out:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    seconds = round(time.monotonic() - began, 2)
-    failed = {"entry": job["entry"], "status": "error", "seconds": seconds}
-    if timed_out:
-        return {**failed, "message": f"no result in {job['timeout']:.0f} s"}
-    try:
-        return json.loads(data)
-    except ValueError:
-        code = os.waitstatus_to_exitcode(status)
-        return {
-            **failed,
-            "message": f"process died: {f'signal {-code}' if code < 0 else f'exit code {code}'}",
-        }
 
 
 class Server:
