@@ -58,7 +58,11 @@ class Fp8Linear(Rule):
         return op.any_of(plain * out_scale + out_bias, plain + out_bias, y * out_scale, y)
 
     def refine(self, m: Match) -> Match:
-        """The scale bound to the grid of blocks that the graph expands."""
+        """The scale bound to the grid of blocks that the graph expands.
+
+        The decoded weight may have other users: it is cheaper to decode it again than to read it.
+        """
+        m = replace(m, remade=m.independent_of("x"))
         scheme = _scheme(m)
         if scheme is None or any(map(m.aliasing.is_mutated, scheme.passed)):
             return m

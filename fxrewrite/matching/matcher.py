@@ -32,8 +32,9 @@ class Match:
     ``value`` is the root as the pattern describes it (the pattern may describe it transposed);
     ``bindings`` are the captures; ``steps`` what ``op.repeat`` found, first applied first;
     ``attrs`` the attributes of the fused call that the pattern named; ``computed`` the nodes whose
-    results the replacement makes unnecessary (they must have no other users); ``seen`` all nodes
-    between operands and root, those that were looked through included.
+    results the replacement makes unnecessary (they must have no other users, unless they are
+    ``remade``: values that the replacement makes again at no cost); ``seen`` all nodes between operands
+    and root, those that were looked through included.
     """
 
     root: fx.Node
@@ -45,6 +46,7 @@ class Match:
     attrs: dict[str, Any] = field(default_factory=dict)
     computed: frozenset[fx.Node] = frozenset()
     seen: frozenset[fx.Node] = frozenset()
+    remade: frozenset[fx.Node] = frozenset()
 
     def __getitem__(self, name: str) -> View:
         """The tensor captured as ``name``."""
@@ -90,6 +92,14 @@ class Match:
                 view = inner
             bindings[name] = view
         return replace(self, bindings=bindings, seen=frozenset(seen))
+
+    def independent_of(self, name: str) -> frozenset[fx.Node]:
+        """The inner nodes that would be the same with another tensor captured as ``name``."""
+        dependent = {self[name].node}
+        for node in sorted(self.seen, key=self.aliasing.position.__getitem__):
+            if not dependent.isdisjoint(node.all_input_nodes):
+                dependent.add(node)
+        return self.seen - dependent - {self.root}
 
     def computes_in(self, dtype: torch.dtype) -> bool:
         """Is any value that the replacement makes unnecessary of this dtype?"""

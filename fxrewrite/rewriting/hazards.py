@@ -39,7 +39,7 @@ class Hazards:
         for node in sorted(match.seen, key=self._aliasing.position.__getitem__):
             if not inner.isdisjoint(node.all_input_nodes):
                 inner.add(node)
-        for node in sorted(inner - {match.root}, key=self._aliasing.position.__getitem__):
+        for node in sorted(inner - {match.root} - match.remade, key=self._aliasing.position.__getitem__):
             outside = [user for user in node.users if user not in inside and not _is_unused_item(user)]
             if outside:
                 what = (

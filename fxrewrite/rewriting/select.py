@@ -18,7 +18,7 @@ def select(candidates: list[Candidate]) -> list[Candidate]:
     conflicts.add_nodes_from(range(len(candidates)))
     owners: dict[object, list[int]] = {}
     for index, candidate in enumerate(candidates):
-        for node in candidate.nodes:
+        for node in candidate.nodes - candidate.match.remade:
             for other in owners.setdefault(node, []):
                 conflicts.add_edge(index, other)
             owners[node].append(index)

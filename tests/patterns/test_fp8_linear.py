@@ -258,25 +258,36 @@ def test_parts(function, inputs):
     assert [s.status for s in found.sites if s.kind == "fp8_matmul"] in (["matched"], ["rejected"])
 
 
-def test_a_decoded_weight_used_twice_escapes():
+def test_a_decoded_weight_that_is_used_elsewhere_is_decoded_for_that():
     def function(x, w):
         decoded = w.to(BF16)
         return F.linear(x, decoded), decoded.sum()
 
     found = rewritten(function, X, W8)
-    site = found.of("fp8_matmul")
-    assert site.code is Reason.ESCAPES
-    assert "fp8_linear" not in found.after
+    assert found.of("fp8_matmul").matched
+    assert_right(found, function, X, W8)
 
 
 def test_two_layers_that_share_a_decoded_weight_are_two_sites():
+    def function(x, w, s):
+        decoded = w.to(BF16) * s
+        return F.linear(x, decoded), F.linear(x + 1, decoded), decoded.norm()
+
+    found = rewritten(function, X, W8, S0.to(BF16))
+    sites = [s for s in found.sites if s.kind == "fp8_matmul"]
+    assert [s.status for s in sites] == ["matched"] * 2
+    assert_right(found, function, X, W8, S0.to(BF16))
+
+
+def test_a_decoded_weight_written_to_is_none_that_is_decoded_again():
     def function(x, w):
         decoded = w.to(BF16)
-        return F.linear(x, decoded), F.linear(x + 1, decoded)
+        first = F.linear(x, decoded)
+        decoded.mul_(2)
+        return first, F.linear(x, decoded)
 
     found = rewritten(function, X, W8)
-    sites = [s for s in found.sites if s.kind == "fp8_matmul"]
-    assert [s.code for s in sites] == [Reason.ESCAPES, Reason.ESCAPES]
+    assert_right(found, function, X, W8)
 
 
 NONE = {

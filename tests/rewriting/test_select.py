@@ -15,6 +15,7 @@ from fxrewrite.rewriting.select import one_per_place, select, shadow
 class Match:
     root: str
     computed: frozenset = frozenset()
+    remade: frozenset = frozenset()
 
 
 def candidate(nodes, kind="sdpa", status="matched", root=None):

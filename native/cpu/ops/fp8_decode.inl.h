@@ -44,8 +44,16 @@ FX_INLINE void decode_by_one_factor(D* to, const W* from, int64_t count, float f
 // The same with a factor for each element.
 template <class Isa, class D, class W>
 FX_INLINE void decode_by_factors(D* to, const W* from, int64_t count, const float* factors) {
-  constexpr int lanes = Isa::lanes;
-  for (int64_t i = 0; i < count; i += lanes) {
+  constexpr int parts = Isa::decoded_at_once, lanes = Isa::lanes;
+  typename Isa::F32 values[parts];
+  int64_t i = 0;
+  for (; i + parts * lanes <= count; i += parts * lanes) {
+    Isa::decoded(from + i, values);
+    FX_UNROLL
+    for (int p = 0; p < parts; ++p)
+      Isa::store(to + i + p * lanes, values[p] * Isa::load(factors + i + p * lanes));
+  }
+  for (; i < count; i += lanes) {
     const int rest = static_cast<int>(smaller(count - i, lanes));
     Isa::store(to + i, Isa::load(from + i, rest) * Isa::load(factors + i, rest), rest);
   }
