@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxrewrite.report import Reason
 from tests.support.graphs import assert_right, lines, rewritten
 
 pytestmark = pytest.mark.usefixtures("any_kernel")

@@ -50,8 +50,7 @@ FX_INLINE void decode_by_factors(D* to, const W* from, int64_t count, const floa
   for (; i + parts * lanes <= count; i += parts * lanes) {
     Isa::decoded(from + i, values);
     FX_UNROLL
-    for (int p = 0; p < parts; ++p)
-      Isa::store(to + i + p * lanes, values[p] * Isa::load(factors + i + p * lanes));
+    for (int p = 0; p < parts; ++p) Isa::store(to + i + p * lanes, values[p] * Isa::load(factors + i + p * lanes));
   }
   for (; i < count; i += lanes) {
     const int rest = static_cast<int>(smaller(count - i, lanes));
