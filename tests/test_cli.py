@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -105,6 +106,7 @@ def test_a_page_is_written_beside_the_table(tmp_path):
     ("options", "parts"),
     [
         (["--html", "absent/page.html"], ["--html 'absent/page.html' cannot be written: No such file"]),
+        (["--html", "."], ["--html '.' cannot be written: Is a directory"]),
         (["--explain", "s99"], ["no site or module 's99': ids go from s0 to s12"]),
         (["--json", "--markdown"], ["--json and --markdown exclude each other"]),
         (["--json", "--explain", "s1"], ["--json and --explain exclude each other"]),
@@ -113,6 +115,23 @@ def test_a_page_is_written_beside_the_table(tmp_path):
 )
 def test_options_that_do_not_go(options, parts):
     fails(sites("models.py:build", *options), *parts)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_analysis():
+    result = sites(
+        "models.py:build", "--html", "absent/page.html", analyze=raising(AssertionError("analysed"))
+    )
+    fails(result, "--html 'absent/page.html' cannot be written")
+
+
+def test_a_file_that_cannot_be_written_after_all(monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(sys.modules["fxrewrite.cli.sites"], "open", full, raising=False)
+    fails(
+        sites("models.py:build", "--html", "page.html"), "--html 'page.html' cannot be written: No space left"
+    )
 
 
 def test_no_colours_where_no_terminal_is_or_none_are_wanted():

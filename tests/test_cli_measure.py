@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,5 +104,21 @@ def test_a_plot_without_matplotlib(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else real(n, *a))
     fails(
-        run("bench", "models.py:build", "--plot", "x.png"), "needs matplotlib: pip install 'fxrewrite[plot]'"
+        run("bench", "models.py:build", "--plot", "x.png"), "--plot needs matplotlib: pip install matplotlib"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("absent/x.png", "--plot 'absent/x.png' cannot be written: No such file or directory"),
+        ("folder", "--plot 'folder' cannot be written: Is a directory"),
+        ("x.bmp2", "--plot 'x.bmp2': a file ending in .bmp2 is unknown: expected .png, .svg or .pdf"),
+        ("x", "--plot 'x': the file's name has no ending: expected .png"),
+    ],
+)
+def test_a_plot_that_cannot_be_written_is_told_before_anything_is_measured(path, said, monkeypatch):
+    pytest.importorskip("matplotlib")
+    Path("folder").mkdir()
+    monkeypatch.setattr(sys.modules["fxrewrite.cli.bench"], "one_target", lambda *_: pytest.fail("loaded"))
+    fails(run("bench", "models.py:build", "--plot", path), said)

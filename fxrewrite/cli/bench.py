@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UsageError
-from .errors import told_in_one_line
+from ..report.words import duration
+from .errors import check_writable, told_in_one_line
 from .target import describes_target, one_target, running, takes_target
 
 if TYPE_CHECKING:  # loads torch
@@ -45,8 +47,8 @@ def bench(
     Exit code: 0 done, 2 bad usage or a model that cannot be run.
     """
     with told_in_one_line(debug):
-        if plot is not None and importlib.util.find_spec("matplotlib") is None:
-            raise UsageError("--plot needs matplotlib: pip install 'fxrewrite[plot]'")
+        if plot is not None:
+            _check_plot(plot)
         found = one_target(target, inputs, dtype)
         with running(target, "Measuring", debug) as tell:
             from ..measure.bench import bench as measure
@@ -60,6 +62,19 @@ def bench(
             draw(done, target, plot)
             click.echo(f"fxrewrite: wrote {plot}", err=True)
     click.echo(_text(done, rounds))
+
+
+def _check_plot(path: str) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: pip install matplotlib")
+    check_writable("--plot", path)
+    from matplotlib.figure import Figure
+
+    known = Figure().canvas.get_supported_filetypes()
+    ending = os.path.splitext(path)[1].removeprefix(".")
+    if ending.lower() not in known:
+        said = f"a file ending in .{ending} is unknown" if ending else "the file's name has no ending"
+        raise UsageError(f"--plot {path!r}: {said}: expected .png, .svg or .pdf")
 
 
 def _text(done: Benchmark, rounds: int) -> str:
@@ -91,7 +106,7 @@ def _sites(done: Benchmark) -> Table:
     table = _table("count", *(f"{name}" for name in names), "x eager")
     table.add_column("site, implementation", overflow="fold")
     for entry in done.sites:
-        medians = [_milliseconds(entry.times[name].median) for name in names]
+        medians = [duration(entry.times[name].median) for name in names]
         factor = _factor(entry.times["eager"], entry.times["fxrewrite"])
         site = entry.site
         text = f"{site.kind} {site.module or site.node}: {site.implementation}"
@@ -107,11 +122,7 @@ def _table(*columns: str) -> Table:
 
 
 def _numbers(times: Times) -> list[str]:
-    return [_milliseconds(times.median), _milliseconds(times.least), f"{100 * times.spread:.0f} %"]
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return [duration(times.median), duration(times.least), f"{100 * times.spread:.0f} %"]
 
 
 def _factor(eager: Times, times: Times) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -10,7 +12,7 @@ from typing import Any
 
 import click
 
-from ..errors import FxrewriteError
+from ..errors import FxrewriteError, UsageError
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -46,6 +48,20 @@ def _message(error: click.ClickException) -> str:
         return text
     command = error.ctx.command_path if error.ctx else "fxrewrite"
     return f"{text.rstrip('.')} (see '{command} --help')"
+
+
+def check_writable(option: str, path: str) -> None:
+    """Raise UsageError where the file that ``option`` names cannot be written: before the work, not after."""
+    folder = os.path.dirname(path) or os.curdir
+    if os.path.isdir(path):
+        problem = errno.EISDIR
+    elif not os.path.isdir(folder):
+        problem = errno.ENOENT
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        problem = errno.EACCES
+    else:
+        return
+    raise UsageError(f"{option} {path!r} cannot be written: {os.strerror(problem)}")
 
 
 @contextlib.contextmanager

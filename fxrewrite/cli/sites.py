@@ -12,7 +12,7 @@ from rich.console import Console
 from ..errors import FxrewriteError, UsageError
 from ..report import KINDS, Report
 from ..streams import progress
-from .errors import FAILED, told_in_one_line
+from .errors import FAILED, check_writable, told_in_one_line
 from .target import analyse, describes_target, load_targets, takes_target
 
 if TYPE_CHECKING:  # nothing here may load torch before its version is checked
@@ -61,6 +61,8 @@ def sites(
         forms = {"--json": as_json, "--markdown": markdown, "--explain": explain is not None}
         if sum(forms.values()) > 1:
             raise UsageError(f"{' and '.join(name for name, on in forms.items() if on)} exclude each other")
+        if html is not None:
+            check_writable("--html", html)
         failing = {condition: _failing_kind(condition) for condition in fail_on}
         report = analyse(load_targets(target, inputs, dtype), target, debug)
         text = _text(report, as_json, markdown, explain, by)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .site import Site
-from .words import amount
+from .words import amount, duration
 
 DTYPES = ("float32", "bfloat16", "float16")
 """Of activations, for which there is a peak."""
@@ -48,16 +48,8 @@ def expected(site: Site, measure: Callable[[str], Ceilings]) -> str:
     computing, moving = site.work / found.peak, site.bytes / found.bandwidth
     bound = "computing" if computing > moving else "memory"
     return (
-        f"about {_time(max(computing, moving))} at best, bound by {bound}. An estimate: "
-        f"{_time(computing)} of products at {amount(found.peak, 'FLOP/s')} and {_time(moving)} of memory at "
-        f"{amount(found.bandwidth, 'B/s')}, as measured on this CPU now, {found.threads} "
+        f"about {duration(max(computing, moving))} at best, bound by {bound}. An estimate: "
+        f"{duration(computing)} of products at {amount(found.peak, 'FLOP/s')} and "
+        f"{duration(moving)} of memory at {amount(found.bandwidth, 'B/s')}, as measured on this CPU now, {found.threads} "
         f"thread{'s' * (found.threads != 1)}"
     )
-
-
-def _time(seconds: float) -> str:
-    """ "1.23 ms"."""
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

@@ -26,6 +26,15 @@ def amount(number: float, unit: str) -> str:
     return f"{digits} {prefix}{unit}"
 
 
+def duration(seconds: float) -> str:
+    """Seconds with three digits, in the unit that fits: "1.23 s", "45.6 ms", "789 µs"."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 0.9995 or unit == "µs":
+            break
+    number = seconds * factor
+    return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
+
+
 def share(part: float, whole: float) -> str:
     """A part in percent, with one decimal: "97.3 %"."""
     return f"{100 * part / whole:.1f} %"

@@ -13,7 +13,7 @@ import pytest
 from fxrewrite.report import Capture, Reason, Report
 from fxrewrite.report.html import render_html
 
-from .samples import site, transformer
+from .samples import covered, site, transformer
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -73,6 +73,21 @@ def test_a_browser_opens_it(tmp_path):
     assert complaints == ""
     for part in ("matched</span> sdpa ", "aten.transpose.int(k, -2, -1)", "checked at run time: s0 == 1"):
         assert part in content
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_parts_of_a_site_are_found_at_it_alone(tmp_path):
+    winner = site(0, kind="fp8_matmul", module="layer")
+    page = render_html(Report([Capture("g0", 1, [winner, covered(1, winner)])]), "x")
+    content, complaints = opened(page, tmp_path, "#s0")
+    assert complaints == ""
+    assert "1 of 1 sites shown" in content
+    assert '<a href="#s1"><code>s1</code></a>' in content
+    content, complaints = opened(page, tmp_path, "#s1")
+    assert complaints == ""
+    assert "OVERLAP: part of the fp8_matmul site" in content
+    assert '<a href="#s0"><code>s0</code></a>' in content
 
 
 @pytest.mark.slow
