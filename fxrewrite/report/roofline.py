@@ -50,6 +50,6 @@ def expected(site: Site, measure: Callable[[str], Ceilings]) -> str:
     return (
         f"about {duration(max(computing, moving))} at best, bound by {bound}. An estimate: "
         f"{duration(computing)} of products at {amount(found.peak, 'FLOP/s')} and "
-        f"{duration(moving)} of memory at {amount(found.bandwidth, 'B/s')}, as measured on this CPU now, {found.threads} "
-        f"thread{'s' * (found.threads != 1)}"
+        f"{duration(moving)} of memory at {amount(found.bandwidth, 'B/s')}, as measured on this "
+        f"CPU now, {found.threads} thread{'s' * (found.threads != 1)}"
     )
