@@ -6,11 +6,12 @@ Written token-major, [..., tokens, channels]; models that keep channels first ar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import torch
 
-from fxrewrite.guards import Guard, at_least, holds, same_shape
+from fxrewrite.guards import Guard, at_least, device_is, dtype_in, equal, holds, same_shape
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 from fxrewrite.matching.terms import readings
 from fxrewrite.matching.transparent import float_cast, rearranged, unchanged
@@ -45,15 +46,22 @@ class _LinearAttention(Rule):
         eps = m.bindings.get("eps")
         yield holds(not isinstance(eps, View), "eps is a number", "eps is a tensor")
 
+    def applies(self, m: Match) -> bool:
+        """A cast at the end belongs to the site where it narrows."""
+        value, computed = m.root.meta["val"].dtype, _origin_of_cast(m.root)
+        return computed is None or (value != computed and torch.promote_types(value, computed) == computed)
+
     def replace(self, op: Any, m: Match) -> Any:
         channel_major = m.value.dims == (0, 1, 3, 2)
         norms = (m["norm_q"], m["norm_k"]) if m.has("norm_q") else (None, None)
+        turn = {name: m[name] for name in ("cos", "sin") if m.has(name)}
         out = op.fxrewrite.relu_linear_attention(
             m["q"],
             m["k"],
             m["v"],
             *norms,
             eps=m.number("eps", 0.0),
+            **turn,
             relu=not m.has("norm_q"),
             out_dtype=m.value.dtype,
             channel_major=channel_major,
@@ -62,8 +70,9 @@ class _LinearAttention(Rule):
 
 
 def _in_any_layout(op: Vocabulary, attended: Pattern) -> Pattern:
-    """As [..., heads, tokens, channels], channels first, or heads after tokens."""
-    return op.any_of(attended, attended.mT, attended.transpose(-3, -2))
+    """As [..., heads, tokens, channels], channels first, or heads after tokens; each cast or not."""
+    forms = op.cast(attended), attended
+    return op.any_of(*(x for form in forms for x in (form, form.mT, form.transpose(-3, -2))))
 
 
 class PaddedReluAttention(_LinearAttention):
@@ -101,7 +110,10 @@ class QuadraticReluAttention(_LinearAttention):
 
 
 class RotaryReluAttention(_LinearAttention):
-    """SANA-Video: rotary embeddings on the numerator's features, the normaliser from those before."""
+    """SANA-Video: rotary embeddings on the numerator's features, the normaliser from those before.
+
+    The op turns the features itself where it can; else the turned ones are operands.
+    """
 
     def pattern(
         self,
@@ -109,19 +121,110 @@ class RotaryReluAttention(_LinearAttention):
         q: Pattern,
         k: Pattern,
         v: Pattern,
+        cos: Pattern,
+        sin: Pattern,
+        cos_k: Pattern,
+        sin_k: Pattern,
         norm_q: Pattern,
         norm_k: Pattern,
         eps: Pattern,
     ) -> Pattern:
-        attended = (q @ (k.mT @ v)) / (norm_q @ op.sum(norm_k, dim=-2).mT + eps)
-        return _in_any_layout(op, attended)
+        def attended(query: Pattern, key: Pattern, norm_query: Pattern, norm_key: Pattern) -> Pattern:
+            normaliser = norm_query @ op.sum(norm_key, dim=-2).mT + eps
+            return _in_any_layout(op, (query @ (key.mT @ v)) / normaliser)
+
+        query, key = op.relu(q), op.relu(k)
+        turned = _turned(op, query, cos, sin), _turned(op, key, cos_k, sin_k)
+        return op.any_of(attended(*turned, query, key), attended(q, k, norm_q, norm_k))
+
+    def refine(self, m: Match) -> Match:
+        narrow = super().refine(m)
+        return narrow if not m.has("cos") or _rounded_to(m, narrow) else m
 
     def applies(self, m: Match) -> bool:
-        return _is_relu(m["norm_q"]) and _is_relu(m["norm_k"])
+        if m.has("cos"):
+            same = all(_same(m.bindings[name], m.bindings[f"{name}_k"], m) for name in ("cos", "sin"))
+        else:
+            same = _is_relu(m["norm_q"]) and _is_relu(m["norm_k"])
+        return same and super().applies(m)
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        yield from super().guards(m)
+        if not m.has("cos"):
+            return
+        q = m["q"]
+        yield device_is(q.val, "cpu", "query")  # elsewhere kernels take the turned features
+        yield holds(
+            _rounded_to(m, m), "features keep their dtype", "turned features are wider than those before"
+        )
+        for name in ("cos", "sin"):
+            angles = m[name]
+            yield dtype_in(angles.val, [torch.bfloat16, torch.float32], name)
+            yield equal(angles.shape[-1] * 2, q.shape[-1], f"pairs of {name}")
+            for dim, size in enumerate(angles.shape[:-1]):
+                if not (isinstance(size, int) and size == 1):
+                    yield equal(size, q.shape[dim], f"dim {dim} of {name}")
+
+
+def _turned(op: Vocabulary, x: Pattern, cos: Pattern, sin: Pattern) -> Pattern:
+    """A rotary embedding of pairs of neighbours."""
+    a, b = op.every_other(x, 0), op.every_other(x, 1)
+    return op.interleave(a * cos - b * sin, a * sin + b * cos)
+
+
+def _rounded_to(m: Match, bound: Match) -> bool:
+    """Are turned features no wider than q and k as ``bound``? The op rounds them to those dtypes."""
+    kept = []
+    for node in filter(is_tensor, m.computed):
+        if any(term.op == "interleave" for term in readings(plain(node))):
+            dtypes = [n.meta["val"].dtype for n in _as_cast(node, m)]
+            kept.append(min(dtypes, key=lambda dtype: dtype.itemsize))
+    wide = reduce(torch.promote_types, kept)
+    return all(torch.promote_types(bound[name].dtype, wide) == bound[name].dtype for name in ("q", "k"))
+
+
+def _as_cast(node: Any, m: Match) -> Iterator[Any]:
+    """The value and what it is cast to on its way through the match."""
+    yield node
+    for user in node.users:
+        if user in m.seen and is_tensor(user) and _inner(plain(user)) is not None:
+            yield from _as_cast(user, m)
+
+
+def _same(a: Any, b: Any, m: Match) -> bool:
+    """Are both the same tensor, or the same part of one?"""
+    if not isinstance(a, View) or not isinstance(b, View):
+        return False
+    return a.dims == b.dims and _same_node(a.node, b.node, m)
+
+
+def _same_node(a: Any, b: Any, m: Match) -> bool:
+    if a is b:
+        return True
+    if (
+        a.op != "call_function"
+        or a.target is not b.target
+        or m.aliasing.is_mutated(a)
+        or m.aliasing.is_mutated(b)
+    ):
+        return False
+    takes = any(term.op in ("every_other", "slice", "cast") for term in readings(plain(a)))
+    if not (takes or _inner(plain(a)) is not None) or len(a.args) != len(b.args) or a.kwargs != b.kwargs:
+        return False
+    return all(
+        _same_node(x, y, m) if is_tensor(x) and is_tensor(y) else x == y
+        for x, y in zip(a.args, b.args, strict=True)
+    )
 
 
 def _is_relu(view: View) -> bool:
     return any(term.op == "relu" for term in readings(_origin(view)))
+
+
+def _origin_of_cast(node: Any) -> torch.dtype | None:
+    """The dtype of what ``node`` is a cast of; None where it is no cast."""
+    is_cast = any(term.op == "cast" for term in readings(plain(node)))
+    return node.args[0].meta["val"].dtype if is_cast else None
 
 
 def _inner(view: View) -> View | None:

@@ -1,7 +1,7 @@
 """The pattern language and the matcher."""
 
 # Readers register themselves when they are imported.
-from . import activations, contractions, elementwise, foreign, reductions, shapes  # noqa: F401
+from . import activations, contractions, elementwise, foreign, pairs, reductions, shapes  # noqa: F401
 from .aliasing import Aliasing
 from .matcher import APPLIED_TO, Match, Matcher, Mismatch
 from .pattern import Pattern, Vocabulary

@@ -184,6 +184,14 @@ class Vocabulary:
         """x[start:end] along ``dim``."""
         return Call("slice", (x,), {"dim": dim, "start": start, "end": end})
 
+    def every_other(self, x: Pattern, start: int) -> Pattern:
+        """x[..., start::2], ``start`` 0 or 1."""
+        return Call("every_other", (x,), {"start": start})
+
+    def interleave(self, a: Pattern, b: Pattern) -> Pattern:
+        """The elements of ``a`` and ``b`` in turn along the last dim."""
+        return Call("interleave", (a, b))
+
     def masked_fill(self, x: Pattern, mask: Pattern, value: Pattern) -> Pattern:
         return Call("masked_fill", (x, mask, value))
 

@@ -18,6 +18,8 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
     slice(x)                        dim, start, end
     masked_fill(x, mask, value) where(condition, a, b)
     reshape(x)
+    every_other(x)                  start: the even (0) or odd (1) elements along the last dim
+    interleave(a, b)                a and b in turn along the last dim
     split(x) merge(x)               a matrix seen as blocks, and back: split_sizes, merge_sizes
     dropout(x)                      an active one
 """

@@ -200,6 +200,7 @@ def _channels(a: Arguments) -> Iterable[Guard]:
 
 def _relu_linear_attention(a: Arguments) -> Iterable[Guard]:
     query, value = a["query"], a["value"]
+    yield holds(a["cos"] is None, "features as they are", "features turned by the op")
     tensors = {n: a[n] for n in ("query", "key", "value", "norm_query", "norm_key") if a[n] is not None}
     for name, tensor in tensors.items():
         yield dtype_in(tensor, [BF16, FP32], name)

@@ -227,7 +227,8 @@ def _channels(a: Arguments, level: str) -> Iterable[Guard]:
 
 def _relu_linear_attention(a: Arguments, level: str) -> Iterable[Guard]:
     query = a["query"]
-    tensors = {n: a[n] for n in ("query", "key", "value", "norm_query", "norm_key") if a[n] is not None}
+    names = ("query", "key", "value", "norm_query", "norm_key", "cos", "sin")
+    tensors = {n: a[n] for n in names if a[n] is not None}
     yield device_is(query, "cpu", "query")
     for name, tensor in tensors.items():
         yield dtype_in(tensor, [BF16, FP32], name)

@@ -3,7 +3,7 @@
     out_i = Σ_j φ(k_j)·q̂_i v_j / (Σ_j φ'(k_j)·q̂'_i + eps),   φ = ReLU
 
 as in EfficientViT (Cai et al., 2023, eq. 2-3), used by SANA (Xie et al., 2024) and, with rotary
-embeddings on the numerator's features only, by SANA-Video.
+embeddings (Su et al., 2021, eq. 34) on the numerator's features only, by SANA-Video.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ import torch
 from .library import define
 
 
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """``x`` [..., D] with its pairs (2i, 2i + 1) turned; ``cos`` and ``sin`` broadcast to [..., D / 2]."""
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+
 def reference(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     norm_query: torch.Tensor | None = None,
     norm_key: torch.Tensor | None = None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
     *,
     eps: float,
     relu: bool = True,
@@ -29,6 +37,9 @@ def reference(
 
     * ``norm_query``, ``norm_key`` [B, H, N, D]: features of the normaliser where they are not those
       of the numerator (both or neither).
+    * ``cos``, ``sin``, broadcasting to [B, H, N, D / 2] (both or neither): the numerator's features are
+      turned by a rotary embedding of neighbours, and rounded to the dtypes of ``query`` and ``key``.
+      The normaliser's are not.
     * ``relu``: apply ReLU to ``query`` and ``key`` (never to the ``norm_`` tensors); False means
       that they are features already.
     * ``eps`` is added to the normaliser.
@@ -42,6 +53,11 @@ def reference(
         q, k = q.relu(), k.relu()
     norm_q = q if norm_query is None else norm_query.to(wide)
     norm_k = k if norm_key is None else norm_key.to(wide)
+    if (cos is None) != (sin is None):
+        raise ValueError("relu_linear_attention: cos and sin go together; one of them is None")
+    if cos is not None and sin is not None:
+        turn = cos.to(wide), sin.to(wide)
+        q, k = rotated(q, *turn).to(query.dtype).to(wide), rotated(k, *turn).to(key.dtype).to(wide)
     numerator = q @ (k.mT @ v)
     normaliser = norm_q @ norm_k.sum(dim=-2, keepdim=True).mT
     out = (numerator / (normaliser + eps)).to(out_dtype or value.dtype)
@@ -54,6 +70,8 @@ def fake(
     value: torch.Tensor,
     norm_query: torch.Tensor | None = None,
     norm_key: torch.Tensor | None = None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
     *,
     eps: float,
     relu: bool = True,
@@ -70,8 +88,8 @@ def fake(
 
 op = define(
     "relu_linear_attention(Tensor query, Tensor key, Tensor value, Tensor? norm_query=None,"
-    " Tensor? norm_key=None, *, float eps, bool relu=True, ScalarType? out_dtype=None,"
-    " bool channel_major=False) -> Tensor",
+    " Tensor? norm_key=None, Tensor? cos=None, Tensor? sin=None, *, float eps, bool relu=True,"
+    " ScalarType? out_dtype=None, bool channel_major=False) -> Tensor",
     reference=reference,
     fake=fake,
 )

@@ -9,6 +9,8 @@ from torch import fx
 
 from ..matching import Aliasing
 from ..matching.terms import OPERATORS, RESHAPES
+from .hoisted import hoist_narrowing_casts
+from .interleaved import functionalize_interleaved
 
 aten = torch.ops.aten
 
@@ -31,6 +33,8 @@ def simplify(gm: fx.GraphModule) -> None:
     _drop_unused(gm.graph)
     _drop_detach(gm.graph)
     functionalize_fresh_writes(gm)
+    functionalize_interleaved(gm)
+    hoist_narrowing_casts(gm)
 
 
 def _drop_unused(graph: fx.Graph) -> None:

@@ -196,20 +196,15 @@ def ours(case, tensors) -> Callable[[], torch.Tensor]:
         q, k, v = (tensors[n].unflatten(2, (tensors["heads"], -1)).transpose(1, 2) for n in "qkv")
         return lambda: op.relu_linear_attention(q, k, v, eps=1e-15, channel_major=True)
 
-    def sana_video(q, k, qr, kr, v):
-        q, k, qr, kr, v = (t.transpose(1, 2) for t in (q, k, qr, kr, v))
-        out = op.relu_linear_attention(qr, kr, v, q, k, eps=1e-15, relu=False, channel_major=True)
+    def sana_video(q, k, v, *more, relu):
+        q, k, v, *more = (t.transpose(1, 2) for t in (q, k, v, *more))
+        turn = [None, None, *(t[..., i::2] for i, t in enumerate(more))] if relu else more
+        out = op.relu_linear_attention(q, k, v, *turn, eps=1e-15, relu=relu, channel_major=True)
         return out.mT.flatten(1, 2).transpose(1, 2)
 
-    if case.op == "sanavideo":
-        return lambda: sana_video(*(tensors[n] for n in ("q", "k", "qr", "kr", "v")))
-    rope, (cos, sin) = targets.peer_ops().rope, (tensors["cos"], tensors["sin"])
-
-    def full():  # ReLU and the rotary embedding stay in the graph
-        q, k = tensors["q"].relu(), tensors["k"].relu()
-        return sana_video(q, k, rope(q, cos, sin), rope(k, cos, sin), tensors["v"])
-
-    return full
+    full = case.op == "sanavideo_full"
+    names = ("q", "k", "v", "cos", "sin") if full else ("qr", "kr", "v", "q", "k")
+    return lambda: sana_video(*(tensors[n] for n in names), relu=full)
 
 
 def print_targets(only: str, seconds: float) -> None:

@@ -14,13 +14,23 @@ op = torch.ops.fxrewrite.relu_linear_attention
 reference = torch.ops.fxrewrite.relu_linear_attention_reference
 
 
-def exact(q, k, v, norm_q=None, norm_k=None, *, eps, relu=True, **_):
+def turned(x, cos, sin):
+    """Each pair (2i, 2i + 1) of ``x`` as a complex number, times cos + i·sin."""
+    return torch.view_as_real(
+        torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        * torch.complex(*torch.broadcast_tensors(cos, sin))
+    ).flatten(-2)
+
+
+def exact(q, k, v, norm_q=None, norm_k=None, cos=None, sin=None, *, eps, relu=True, **_):
     """The op's meaning, in float64."""
     q, k, v = q.double(), k.double(), v.double()
     if relu:
         q, k = q.relu(), k.relu()
     norm_q = q if norm_q is None else norm_q.double()
     norm_k = k if norm_k is None else norm_k.double()
+    if cos is not None:
+        q, k = (turned(x, cos.double(), sin.double()) for x in (q, k))
     return (q @ (k.mT @ v)) / (norm_q @ norm_k.sum(-2, keepdim=True).mT + eps)
 
 
@@ -69,6 +79,55 @@ def test_features_of_the_normaliser(dtype, layout):
     hold(
         rotated_q, rotated_k, v, q.relu(), k.relu(), eps=1e-15, relu=False, channel_major=layout == "channel"
     )
+
+
+def angles(*shape, dtype=F32, seed=9):
+    """cos and sin; with a step of 2 in memory, as slices of a table have."""
+    angle = torch.rand(*shape[:-1], 2 * shape[-1], generator=torch.Generator().manual_seed(seed)) * 6.28
+    return angle.cos().to(dtype)[..., ::2], angle.sin().to(dtype)[..., 1::2]
+
+
+@pytest.mark.parametrize("layout", ["head", "token", "channel"])
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("shape", [(1, 3, 1100, 112), (2, 2, 300, 32), (1, 2, 77, 18), (2, 1, 9, 256)])
+def test_rotary_embedding(shape, dtype, layout):
+    q, k, v = (draw(*shape, dtype, layout, seed) for seed in range(3))
+    turn = angles(1, 1, shape[2], shape[3] // 2)
+    for channel_major in (False, True):
+        for relu in (True, False):
+            a, b = (q, k) if relu else (q.abs(), k.abs())
+            hold(a, b, v, None, None, *turn, eps=1e-15, relu=relu, channel_major=channel_major)
+        hold(q, k, v, None, None, *turn, eps=1e-5, channel_major=channel_major, out_dtype=F32)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 70, 10), (1, 3, 70, 10), (2, 1, 70, 10), (1, 1, 1, 10), (70, 10), (10,), (3, 1, 10)]
+)
+def test_angles_broadcast(shape, dtype):
+    q, k, v = (draw(2, 3, 70, 20, seed=seed) for seed in range(3))
+    hold(q, k, v, None, None, *angles(*shape, dtype=dtype), eps=1e-6)
+    cos, sin = angles(*shape)[0], angles(1, 1, 70, 10)[1]  # each of its own shape
+    hold(q, k, v, None, None, cos, sin, eps=1e-6, channel_major=True)
+
+
+def test_mixed_dtypes_with_a_rotary_embedding():
+    turn = angles(1, 1, 300, 24)
+    for features, value in ((BF16, F32), (F32, BF16)):
+        q, k = draw(1, 2, 300, 48, features), draw(1, 2, 300, 48, features, seed=1)
+        for out_dtype in (None, BF16, F32):
+            hold(q, k, draw(1, 2, 300, 40, value, seed=2), None, None, *turn, eps=1e-6, out_dtype=out_dtype)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("which", range(5))
+def test_non_finite_inputs_turned(value, which):
+    inputs = [draw(1, 2, 70, 20, seed=seed) for seed in range(3)] + [t.clone() for t in angles(1, 1, 70, 10)]
+    inputs[which][0, 0, 5, 3] = value
+    inputs[3:3] = [None, None]
+    out, want = op(*inputs, eps=1e-6), reference(*inputs, eps=1e-6)
+    assert torch.equal(out.isnan(), want.isnan())
+    assert torch.equal(out.isinf(), want.isinf())
 
 
 @pytest.mark.parametrize(
@@ -131,6 +190,15 @@ def test_what_no_kernel_takes_is_the_reference():
     assert torch.equal(op(q, k[:1], v, eps=1e-6), reference(q, k[:1], v, eps=1e-6))
     with pytest.raises(RuntimeError):
         op(q, k[..., :-1], v, eps=1e-6)
+    turn = angles(1, 1, 9, 4)
+    for more in (
+        (q.abs(), k.abs(), *turn),
+        (None, None, *(t.double() for t in turn)),
+    ):
+        assert torch.equal(op(q, k, v, *more, eps=1e-6), reference(q, k, v, *more, eps=1e-6))
+    for wrong in ((turn[0], None), (turn[0][..., :3], turn[1]), (turn[0], turn[1][..., :5, :])):
+        with pytest.raises(RuntimeError):
+            op(q, k, v, None, None, *wrong, eps=1e-6)
 
 
 @st.composite
@@ -196,3 +264,5 @@ def test_one_result_whatever_the_number_of_threads():
 def test_opcheck(options):
     inputs = [draw(1, 2, 20, 16, seed=seed) for seed in range(5)]
     torch.library.opcheck(module.op, tuple(inputs), dict(eps=1e-6, **options))
+    turn = (None, None, *angles(1, 1, 20, 8))
+    torch.library.opcheck(module.op, (*inputs[:3], *turn), dict(eps=1e-6, **options))

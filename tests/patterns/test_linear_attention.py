@@ -95,6 +95,191 @@ def rotary(q, k, v):
     return (turn(q) @ (turn(k).mT @ v)) / (q @ k.sum(-2, keepdim=True).mT + 1e-6)
 
 
+def written(x, cos, sin):
+    """diffusers' apply_rotary_emb of Wan and SANA-Video; cos and sin hold each number twice."""
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    c, s = cos[..., 0::2], sin[..., 1::2]
+    out = torch.empty_like(x)
+    out[..., 0::2] = a * c - b * s
+    out[..., 1::2] = a * s + b * c
+    return out.type_as(x)
+
+
+def stacked(x, cos, sin):
+    c, s = cos[..., ::2], sin[..., ::2]
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack([c * a - s * b, b * c + s * a], dim=-1).flatten(-2).to(x.dtype)
+
+
+def selected(x, cos, sin):
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    a, b = pairs[..., 0], pairs[..., 1]
+    c, s = cos[..., ::2], sin[..., ::2]
+    return torch.stack([a * c - b * s, a * s + b * c], dim=-1).reshape(x.shape)
+
+
+def sana_video(turn_q, turn_k=None, swap_keys=False, cast=True):
+    """diffusers' SanaLinearAttnProcessor3_0, heads after tokens."""
+
+    def function(q, k, v, cos, sin):
+        q, k = F.relu(q), F.relu(k)
+        turned_q = turn_q(q, cos, sin)
+        turned_k = (turn_k or turn_q)(k, *((sin, cos) if swap_keys else (cos, sin)))
+        q, k, turned_q, turned_k, v = (x.permute(0, 2, 3, 1) for x in (q, k, turned_q, turned_k, v))
+        turned_q, turned_k, wide = turned_q.float(), turned_k.float(), v.float()
+        z = 1 / (k.sum(dim=-1, keepdim=True).transpose(-2, -1) @ q + 1e-15)
+        out = (wide @ turned_k.transpose(-1, -2)) @ turned_q * z
+        out = out.flatten(1, 2).transpose(1, 2)
+        return out.to(v.dtype) if cast else out
+
+    return function
+
+
+def table(width=8, tokens=40, dtype=torch.float32):
+    """cos and sin of the angles of pairs, each twice: [1, tokens, 1, width]."""
+    angles = t(1, tokens, 1, width // 2, seed=7)
+    return tuple(x.repeat_interleave(2, -1).to(dtype) for x in (angles.cos(), angles.sin()))
+
+
+TURNED = {
+    "SANA-Video": (sana_video(written), (*heads_last(), *table())),
+    "SANA-Video, bfloat16": (sana_video(written), (*heads_last(torch.bfloat16), *table())),
+    "all in bfloat16": (
+        sana_video(written),
+        (*heads_last(torch.bfloat16), *table(dtype=torch.bfloat16)),
+    ),
+    "stacked": (sana_video(stacked), (*heads_last(torch.bfloat16), *table())),
+    "selected": (sana_video(selected), (*heads_last(), *table())),
+    "spelled in two ways": (sana_video(written, lambda x, c, s: written(x, c, s)), (*heads_last(), *table())),
+    "not cast back": (sana_video(written, cast=False), (*heads_last(torch.bfloat16), *table())),
+    "angles of each head": (
+        sana_video(stacked),
+        (*heads_last(), *(x.repeat(1, 1, 12, 1) for x in table())),
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "inputs"), TURNED.values(), ids=list(TURNED))
+def test_rotary_embeddings_are_part_of_the_site(function, inputs):
+    inputs = (*positive(inputs[:3]), *inputs[3:])
+    found = rewritten(function, *inputs)
+    assert found.of("linear_attention").rule == "RotaryReluAttention"
+    assert "cos=" in found.after
+    narrow = function(*inputs).dtype == torch.bfloat16
+    for gone in ("relu.default", "copy_", "stack", "mul.", *(["to.dtype"] if narrow else [])):
+        assert gone not in found.after
+    assert_right(found, function, *inputs)
+    assert found.gm(*inputs).stride() == function(*inputs).stride()
+
+
+def half_split(x, cos, sin):
+    """The other rotary embedding: pairs are (i, i + D / 2)."""
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
+
+
+def other_sign(x, cos, sin):
+    a, b = x[..., ::2], x[..., 1::2]
+    c, s = cos[..., ::2], sin[..., ::2]
+    return torch.stack([a * c + b * s, b * c - a * s], -1).flatten(-2)
+
+
+def not_a_rotation(x, cos, sin):
+    a, b = x[..., ::2], x[..., 1::2]
+    c, s = cos[..., ::2], sin[..., ::2]
+    return torch.stack([a * c - b * s, a * c + b * s], -1).flatten(-2)
+
+
+def odd_before_even(x, cos, sin):
+    a, b = x[..., 1::2], x[..., ::2]
+    c, s = cos[..., ::2], sin[..., ::2]
+    return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
+
+
+def neighbours_in_tokens(x, cos, sin):
+    """Pairs along another dim."""
+    a, b = x[:, ::2], x[:, 1::2]
+    c, s = cos[:, ::2], sin[:, ::2]
+    return torch.stack([a * c - b * s, a * s + b * c], 2).flatten(1, 2)
+
+
+def side_by_side(x, cos, sin):
+    a, b = x[..., ::2], x[..., 1::2]
+    c, s = cos[..., ::2], sin[..., ::2]
+    return torch.cat([a * c - b * s, a * s + b * c], -1)
+
+
+def written_again(x, cos, sin):
+    out = written(x, cos, sin)
+    out[..., 0::2] = x[..., 1::2]
+    return out
+
+
+def half_written(x, cos, sin):
+    out = torch.zeros_like(x)
+    out[..., 0::2] = x[..., 0::2] * cos[..., 0::2] - x[..., 1::2] * sin[..., 0::2]
+    return out
+
+
+def kept_wide(x, cos, sin):
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    c, s = cos[..., 0::2], sin[..., 1::2]
+    return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
+
+
+OUTSIDE = {
+    "pairs (i, i + D / 2)": sana_video(half_split),
+    "the other sign": sana_video(other_sign),
+    "no rotation": sana_video(not_a_rotation),
+    "odd before even": sana_video(odd_before_even),
+    "pairs of tokens": sana_video(neighbours_in_tokens),
+    "halves side by side": sana_video(side_by_side),
+    "written again": sana_video(written_again),
+    "half of it written": sana_video(half_written),
+    "cos and sin exchanged for the keys": sana_video(written, swap_keys=True),
+    "keys turned by another embedding": sana_video(written, half_split),
+    "queries alone": sana_video(written, lambda x, c, s: x * 1.5),
+    "turned features wider than those before": sana_video(kept_wide),
+}
+
+
+@pytest.mark.parametrize("function", OUTSIDE.values(), ids=list(OUTSIDE))
+def test_embeddings_that_the_op_does_not_have_stay_in_the_graph(function):
+    inputs = (*positive(heads_last(torch.bfloat16)), *table())
+    found = rewritten(function, *inputs)
+    assert "cos=" not in found.after
+    assert found.of("linear_attention").matched  # with the features as they come
+    assert_right(found, function, *inputs)
+
+
+def test_a_cast_at_the_end_belongs_to_the_site():
+    for function, inputs in (
+        (sana_back, channels_first(torch.bfloat16)),
+        (sana_flat, channels_first(torch.bfloat16)),
+    ):
+        found = rewritten(function, *inputs)
+        assert "out_dtype=torch.bfloat16" in found.after
+        assert "to.dtype" not in found.after
+        assert found.gm(*inputs).stride() == function(*inputs).stride()
+
+
+def sana_flat(q, k, v):
+    return sana(q, k, v).flatten(1, 2).transpose(1, 2).to(q.dtype)
+
+
+def test_a_cast_that_widens_or_is_not_alone_is_none_of_the_site():
+    inputs = channels_first(torch.bfloat16)
+
+    def both(q, k, v):
+        out = sana(q, k, v)
+        return out, out.to(q.dtype)
+
+    for function in (both, lambda q, k, v: sana(q, k, v).double()):
+        found = rewritten(function, *inputs)
+        assert found.of("linear_attention").matched
+        assert "out_dtype=torch.float32" in found.after
+
+
 SPELLINGS = {
     "SANA": (sana, channels_first()),
     "SANA, bfloat16": (sana_back, channels_first(torch.bfloat16)),

@@ -240,6 +240,30 @@ struct VectorIsa {
     a = low;
 #endif
   }
+  // Neighbouring lanes (2i, 2i + 1) change places.
+  static FX_MEMBER F32 swap_pairs(F32 v) {
+#ifdef __clang__
+    return swap_pairs(v, std::make_integer_sequence<int, Lanes>());
+  }
+  template <int... lane>
+  static FX_MEMBER F32 swap_pairs(F32 v, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(v, v, (lane ^ 1)...);
+#else
+    I32 from{};
+    FX_UNROLL
+    for (int lane = 0; lane < Lanes; ++lane) from[lane] = lane ^ 1;
+    return __builtin_shuffle(v, from);
+#endif
+  }
+  // Complex products of the lanes' pairs (re, im).
+  static FX_MEMBER F32 turn_pairs(F32 v, F32 by) {
+    F32 re = v, im = v;
+    exchange<1>(re, im);  // (re, re, ...) and (im, im, ...)
+    I32 minus{};
+    FX_UNROLL
+    for (int lane = 0; lane < Lanes; lane += 2) minus[lane] = static_cast<int32_t>(0x80000000u);
+    return fma(re, by, im * (F32)((I32)swap_pairs(by) ^ minus));
+  }
   // rows[i][j] <-> rows[j][i]
   template <int half = Lanes / 2, class V>
   static FX_MEMBER void transpose(V (&rows)[Lanes]) {

@@ -79,8 +79,9 @@ class ReluLinearAttention {
 
   void run(const Parallel& pool) const {
     const int64_t heads = args.batch * args.heads;
-    float *summaries = nullptr, *applied = nullptr;
+    float *summaries = nullptr, *applied = nullptr, *turns = nullptr;
     lay_out(Scratch::user0, [&](Workspace& space) {
+      turns = space.take<float>(turn_tables() * args.tokens * width);
       summaries = space.take<float>(heads * chunks * summary_size);
       applied = space.take<float>(heads * applied_size);
     });
@@ -100,11 +101,12 @@ class ReluLinearAttention {
         }
       });
     };
+    tabulate_turns(turns, pool);
     each_task([&](int64_t head, int64_t count, int64_t index) {
       if (narrow)
-        summarise<bf16>(head, count, index, summaries);
+        summarise<bf16>(head, count, index, turns, summaries);
       else
-        summarise<float>(head, count, index, summaries);
+        summarise<float>(head, count, index, turns, summaries);
     });
     parallel_for(pool, heads, larger(1, few), [&](int64_t begin, int64_t end) {
       for (int64_t head = begin; head < end; ++head)
@@ -112,9 +114,9 @@ class ReluLinearAttention {
     });
     each_task([&](int64_t head, int64_t count, int64_t index) {
       if (args.out_dtype == Dtype::bfloat16)
-        apply<bf16>(head, count, index, applied, summaries);
+        apply<bf16>(head, count, index, turns, applied, summaries);
       else
-        apply<float>(head, count, index, applied, summaries);
+        apply<float>(head, count, index, turns, applied, summaries);
     });
   }
 
@@ -146,15 +148,49 @@ class ReluLinearAttention {
     }
   }
 
+  // Are pairs of features turned by the same angle in every batch, or head?
+  bool turned() const { return args.cos.data != nullptr; }
+  bool same_turns(int64_t dim) const { return args.cos.strides[dim] == 0 && args.sin.strides[dim] == 0; }
+  int64_t turn_tables() const {
+    return turned() ? (same_turns(0) ? 1 : args.batch) * (same_turns(1) ? 1 : args.heads) : 0;
+  }
+  const float* turns_of(const float* turns, int64_t head, int64_t token) const {
+    const int64_t batch = same_turns(0) ? 0 : head / args.heads, inner = same_turns(1) ? 0 : head % args.heads;
+    return turns + ((batch * (same_turns(1) ? 1 : args.heads) + inner) * args.tokens + token) * width;
+  }
+
+  // turns[table][token] = (cos, sin) of each pair, in fp32, with zeros behind: read again for every head.
+  void tabulate_turns(float* turns, const Parallel& pool) const {
+    const int64_t inner = turned() && !same_turns(1) ? args.heads : 1;
+    parallel_for(pool, turn_tables() * args.tokens, larger(1, (16 << 10) / width), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t table = row / args.tokens, token = row % args.tokens;
+        spread(turns + row * width, token_block(args.cos, table / inner, table % inner, token, false));
+        spread(turns + row * width + 1, token_block(args.sin, table / inner, table % inner, token, false));
+        for (int64_t d = args.dim; d < width; ++d) turns[row * width + d] = 0;
+      }
+    });
+  }
+  void spread(float* to, const TokenBlock& from) const {
+    const auto each = [&](const auto* source) {
+      for (int64_t i = 0; 2 * i < args.dim; ++i) to[2 * i] = to_float(source[i * from.width_stride]);
+    };
+    if (from.dtype == Dtype::bfloat16)
+      each(static_cast<const bf16*>(from.data));
+    else
+      each(static_cast<const float*>(from.data));
+  }
+
   // Over one chunk, for some heads: summary = Σ φ(k)ᵀ v, then Σ φ'(k).
   template <class T>
-  void summarise(int64_t first_head, int64_t heads, int64_t index, float* summaries) const {
-    T* dense = nullptr;
+  void summarise(int64_t first_head, int64_t heads, int64_t index, const float* turns, float* summaries) const {
+    T *dense = nullptr, *turned_keys = nullptr;
     char *keys = nullptr, *values = nullptr;
     lay_out(Scratch::user1, [&](Workspace& space) {
       dense = space.take<T>(larger(block * dense_stride(larger(args.dim, args.dim_v)), args.dim * key_stride));
       keys = space.take<char>(static_cast<int64_t>(gemm::packed_bytes<Isa, T>(block, args.dim)));
       values = space.take<char>(static_cast<int64_t>(gemm::packed_bytes<Isa, T>(block, args.dim_v)));
+      turned_keys = space.take<T>(turned() ? block * width : 0);
     });
     const bool own_norm = args.norm_key.data != nullptr;
     const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
@@ -172,9 +208,15 @@ class ReluLinearAttention {
         }
         pack_tokens(values, dense, tokens_of(args.value, head, token, false), count, args.dim_v);
         if (own_norm) add_sums(key_sum, tokens_of(args.norm_key, head, token, false), count);
-        float* own_sum = own_norm ? nullptr : key_sum;
-        add_products(summary, own_sum, keys, values, dense, tokens_of(args.key, head, token, args.relu), count,
-                     token > first);
+        TokenBlock key = tokens_of(args.key, head, token, args.relu);
+        if (turned()) {
+          rows_of_tokens<Isa>(turned_keys, width, key, count, args.dim);
+          add_column_sums(key_sum, turned_keys, width, count);
+          turn_rows<Isa>(turned_keys, width, turns_of(turns, head, token), width, count, args.dim);
+          key = {turned_keys, width, 1, sizeof(T) == sizeof(bf16) ? Dtype::bfloat16 : Dtype::float32, false};
+        }
+        float* own_sum = own_norm || turned() ? nullptr : key_sum;
+        add_products(summary, own_sum, keys, values, dense, key, count, token > first);
       }
     }
   }
@@ -281,12 +323,14 @@ class ReluLinearAttention {
   }
 
   template <class T>
-  void apply(int64_t first_head, int64_t heads, int64_t index, const float* applied, const float* summaries) const {
-    float *queries = nullptr, *norm = nullptr, *earlier = nullptr;
+  void apply(int64_t first_head, int64_t heads, int64_t index, const float* turns, const float* applied,
+             const float* summaries) const {
+    float *queries = nullptr, *norm = nullptr, *earlier = nullptr, *turned_queries = nullptr;
     lay_out(Scratch::user1, [&](Workspace& space) {
       queries = space.take<float>(larger(apply_block * width, args.dim * Isa::panel));
       norm = space.take<float>(larger(apply_block, Isa::panel));
       earlier = space.take<float>(leading() > 0 ? larger(apply_block, args.dim_v) * Isa::panel : 0);
+      turned_queries = space.take<float>(turned() && channel_major ? Isa::panel * width : 0);
     });
     const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
     const int64_t step = channel_major ? Isa::panel : apply_block;
@@ -303,10 +347,11 @@ class ReluLinearAttention {
                  head % args.heads * args.out_strides[1] + token * args.out_strides[2];
         const float* own = applied + head * applied_size;
         const float* key_sum = summaries + head * chunks * summary_size + args.dim * args.dim_v;
+        const float* turn = turned() ? turns_of(turns, head, token) : nullptr;
         if (channel_major)
-          apply_columns(out, head, token, count, queries, norm, earlier, own, key_sum);
+          apply_columns(out, head, token, count, queries, turned_queries, norm, earlier, turn, own, key_sum);
         else
-          apply_rows(out, head, token, count, queries, norm, earlier, own, key_sum);
+          apply_rows(out, head, token, count, queries, norm, earlier, turn, own, key_sum);
       }
     }
   }
@@ -314,13 +359,14 @@ class ReluLinearAttention {
   // out[token][e]: queries are the rows, the summary is the packed side.
   template <class T>
   void apply_rows(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* norm, float* earlier,
-                  const float* applied, const float* key_sum) const {
+                  const float* turn, const float* applied, const float* key_sum) const {
     if (args.norm_query.data != nullptr) {
       rows_of_tokens<Isa>(queries, width, tokens_of(args.norm_query, head, token, false), count, args.dim);
       norm_rows<T>(norm, queries, width, key_sum, count);
     }
     rows_of_tokens<Isa>(queries, width, tokens_of(args.query, head, token, args.relu), count, args.dim);
     if (args.norm_query.data == nullptr) norm_rows<T>(norm, queries, width, key_sum, count);
+    if (turn != nullptr) turn_rows<Isa>(queries, width, turn, width, count, args.dim);
     for (int64_t e = 0; e < args.dim_v; e += Isa::panel) {
       const int64_t columns = smaller(Isa::panel, args.dim_v - e);
       const float* panel = applied + args.dim * e;
@@ -335,8 +381,8 @@ class ReluLinearAttention {
 
   // out[e][token]: a panel of tokens is the packed side, rows of the transposed summary the other.
   template <class T>
-  void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* norm, float* earlier,
-                     const float* applied, const float* key_sum) const {
+  void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* turned_queries,
+                     float* norm, float* earlier, const float* turn, const float* applied, const float* key_sum) const {
     const int64_t columns = panel_width<Isa>(count, 0);
     if (args.norm_query.data != nullptr) {
       const TokenBlock from = tokens_of(args.norm_query, head, token, false);
@@ -349,8 +395,15 @@ class ReluLinearAttention {
         norm_columns<T>(norm, queries, columns, key_sum);
       }
     }
-    columns_of_tokens<Isa>(queries, columns, tokens_of(args.query, head, token, args.relu), count, args.dim);
-    if (args.norm_query.data == nullptr) norm_columns<T>(norm, queries, columns, key_sum);
+    TokenBlock query = tokens_of(args.query, head, token, args.relu);
+    if (turn != nullptr) {
+      rows_of_tokens<Isa>(turned_queries, width, query, count, args.dim);
+      norm_rows<T>(norm, turned_queries, width, key_sum, count);
+      turn_rows<Isa>(turned_queries, width, turn, width, count, args.dim);
+      query = {turned_queries, width, 1, Dtype::float32, false};
+    }
+    columns_of_tokens<Isa>(queries, columns, query, count, args.dim);
+    if (args.norm_query.data == nullptr && turn == nullptr) norm_columns<T>(norm, queries, columns, key_sum);
     const int64_t lead = leading(), stride = Isa::panel;
     if (lead > 0) add_leading(earlier, stride, applied, args.dim, queries, columns, args.dim_v, count);
     gemm::multiply_panel<Isa>(

@@ -120,4 +120,13 @@ static void columns_of_tokens(T* to, int64_t stride, const TokenBlock& from, int
                     tokens, from.relu);
 }
 
+// Turns the pairs (2i, 2i + 1) of rows, in place: `turns` holds their (cos, sin). Both are padded to a vector.
+template <class Isa, class T>
+static void turn_rows(T* rows, int64_t stride, const float* turns, int64_t turns_stride, int64_t tokens,
+                      int64_t width) {
+  for (int64_t i = 0; i < tokens; ++i, rows += stride, turns += turns_stride)
+    for (int64_t d = 0; d < width; d += Isa::lanes)
+      Isa::store(rows + d, Isa::turn_pairs(Isa::load(rows + d), Isa::load(turns + d)));
+}
+
 }  // namespace fx

@@ -39,8 +39,9 @@ Source source_of(const TensorView& t, bool relu) {
 }
 
 Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                             const std::optional<Tensor>& norm_query, const std::optional<Tensor>& norm_key, double eps,
-                             bool relu, std::optional<ScalarType> out_dtype, bool channel_major) {
+                             const std::optional<Tensor>& norm_query, const std::optional<Tensor>& norm_key,
+                             const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps, bool relu,
+                             std::optional<ScalarType> out_dtype, bool channel_major) {
   const TensorView q = view(query), k = view(key), v = view(value);
   std::optional<TensorView> norm_q, norm_k;
   if (norm_query) norm_q = view(*norm_query);
@@ -50,14 +51,14 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
   const int32_t device =
       common_device({&query, &key, &value, norm_query ? &*norm_query : nullptr, norm_key ? &*norm_key : nullptr});
 
-  const bool taken = device >= 0 && (wide || narrow) && q.dim == 4 && v.dim == 4 && takes(q, q, q.size(3)) &&
-                     takes(k, q, q.size(3)) && takes(v, q, v.size(3)) && norm_q.has_value() == norm_k.has_value() &&
-                     (!norm_q || (takes(*norm_q, q, q.size(3)) && takes(*norm_k, q, q.size(3)))) && q.numel() != 0 &&
-                     v.numel() != 0 && q.size(0) * q.size(1) <= most_heads &&
-                     device_properties(device).capability >= least_capability;
+  const bool taken =
+      device >= 0 && !cos && !sin && (wide || narrow) && q.dim == 4 && v.dim == 4 && takes(q, q, q.size(3)) &&
+      takes(k, q, q.size(3)) && takes(v, q, v.size(3)) && norm_q.has_value() == norm_k.has_value() &&
+      (!norm_q || (takes(*norm_q, q, q.size(3)) && takes(*norm_k, q, q.size(3)))) && q.numel() != 0 && v.numel() != 0 &&
+      q.size(0) * q.size(1) <= most_heads && device_properties(device).capability >= least_capability;
   if (!taken)
     return call_reference("relu_linear_attention", "fxrewrite::relu_linear_attention_reference", query, key, value,
-                          norm_query, norm_key, eps, relu, out_dtype, channel_major);
+                          norm_query, norm_key, cos, sin, eps, relu, out_dtype, channel_major);
 
   ReluLinearAttentionArgs args{};
   args.query = source_of(q, relu), args.key = source_of(k, relu), args.value = source_of(v, false);
