@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -120,7 +121,10 @@ class WrittenAttention(Rule):
         )
         shared = 2 if beside else 1 if m.attrs["enable_gqa"] else -2
         yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
-        yield same_shape(k.shape[:-2], v.shape[:-2], "key and value share batch and heads")
+        leads = [t.shape[:-2] for t in (k, v)]
+        if k.rank != v.rank and not m.attrs["enable_gqa"]:  # split or merged between the two products
+            leads = [(math.prod(lead),) for lead in leads]
+        yield same_shape(*leads, "key and value share batch and heads")
         scores = m.attrs["scores"]
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
         if m.has("sinks"):

@@ -88,6 +88,9 @@ def _less_its_maximum(node: CallNode, over: int | None) -> tuple[fx.Node, tuple[
         return None
     x, most = node.args[:2]
     folded = [node, most]
+    if most.target is aten.detach.default:  # no gradient goes through it, and a site has none
+        most = most.args[0]
+        folded.append(most)
     if most.target is operator.getitem and most.args[1] == 0:
         most = most.args[0]  # values and indices
         folded.append(most)

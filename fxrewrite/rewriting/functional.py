@@ -32,6 +32,7 @@ def simplify(gm: fx.GraphModule) -> None:
     """Take out unused values and needless writes, in place: the same numbers, in a form that rules see."""
     _drop_unused(gm.graph)
     _drop_detach(gm.graph)
+    _release_models(gm.graph)
     functionalize_fresh_writes(gm)
     functionalize_interleaved(gm)
     hoist_narrowing_casts(gm)
@@ -65,6 +66,41 @@ def _drop_detach(graph: fx.Graph) -> None:
         if isinstance(source, fx.Node) and source.target is aten.lift_fresh_copy.default:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+_FILLED: dict[Any, float | None] = {  # with what; None: an argument says it
+    aten.new_ones.default: 1,
+    aten.new_zeros.default: 0,
+    aten.new_full.default: None,
+    aten.ones_like.default: 1,
+    aten.zeros_like.default: 0,
+    aten.full_like.default: None,
+}
+
+
+def _release_models(graph: fx.Graph) -> None:
+    """``scores.new_ones(n, n)`` reads no number of ``scores``: as ``full`` it does not even use them."""
+    for node in list(graph.nodes):
+        if node.target not in _FILLED:
+            continue
+        value, like = node.meta["val"], node.target.overloadpacket.__name__.endswith("_like")
+        sizes = list(value.shape) if like else node.args[1]
+        if value.layout is not torch.strided:
+            continue
+        if like and not (all(isinstance(size, int) for size in sizes) and value.is_contiguous()):
+            continue
+        number = _FILLED[node.target]
+        if number is None:
+            number = node.args[1 if like else 2]
+        if isinstance(number, fx.Node):
+            continue
+        with graph.inserting_before(node):
+            full = graph.call_function(
+                aten.full.default, (sizes, number), {"dtype": value.dtype, "device": value.device}
+            )
+        full.meta.update(node.meta)
+        node.replace_all_uses_with(full)
+        graph.erase_node(node)
 
 
 def functionalize_fresh_writes(gm: fx.GraphModule) -> None:

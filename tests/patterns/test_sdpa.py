@@ -112,6 +112,12 @@ WRITTEN = {
     "capped": lambda q, k, v: (5 * torch.tanh(q @ k.mT / 5)).softmax(-1) @ v,
     "capped after a scale": lambda q, k, v: ((q @ k.mT * 0.3 / 2).tanh() * 2).softmax(-1) @ v,
     "squashed": lambda q, k, v: (q @ k.mT).tanh().softmax(-1) @ v,
+    "less the maximum, detached": lambda q, k, v: (
+        lambda s: (s - s.amax(-1, keepdim=True).detach()).softmax(-1) @ v
+    )(q @ k.mT),
+    "masked by a tensor made like the scores": lambda q, k, v: (
+        lambda s: s.masked_fill(s.new_ones(6, 7, dtype=torch.bool).triu(2), -INF).softmax(-1) @ v
+    )(q @ k.mT),
     "less the maximum": lambda q, k, v: (lambda s: (s - s.amax(-1, keepdim=True)).softmax(-1) @ v)(q @ k.mT),
     # masks
     "weights in float32": lambda q, k, v: F.softmax(q @ k.mT, -1, dtype=torch.float32).to(q.dtype) @ v,
@@ -249,6 +255,14 @@ SHAPES = {
     "baddbmm, mask scaled": (
         lambda q, k, v, m: torch.bmm(torch.baddbmm(m, q, k.mT, beta=1).mul(0.5).softmax(-1), v),
         (*qkv(batch=(5,)), t(5, 6, 7)),
+    ),
+    "heads merged for the scores": (
+        lambda q, k, v: (q.flatten(0, 1) @ k.flatten(0, 1).mT).view(2, 4, 6, 7).softmax(-1) @ v,
+        (Q, K, V),
+    ),
+    "heads merged for the values": (
+        lambda q, k, v: (q @ k.mT).flatten(0, 1).softmax(-1) @ v.flatten(0, 1),
+        (Q, K, V),
     ),
     "heads merged, mask of rank 4": (heads_merged, (Q, K, V, t(2, 1, 6, 7))),
     "heads merged, mask of rank 2": (heads_merged, (Q, K, V, BIAS)),

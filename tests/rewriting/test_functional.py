@@ -213,3 +213,30 @@ def test_unused_products_writes_and_random_numbers_stay():
 def test_a_number_as_a_tensor_is_not_written_to():
     kept = _targets(lambda x: x * torch.tensor(8.0), torch.randn(3))
     assert "detach_.default" not in kept
+
+
+def made_like(x, y):
+    s = x @ y
+    ones, more = s.new_ones(3, 2), s.new_full((2, 4), 7, dtype=torch.int64)
+    return ones, more, torch.zeros_like(s), torch.full_like(s, 2.0, dtype=torch.float64), s.new_zeros(0)
+
+
+def test_what_is_made_like_a_value_does_not_use_it():
+    gm = trace(made_like, X, Y)
+    before = gm(X, Y)
+    simplify(gm)
+    product = next(node for node in gm.graph.nodes if node.target is torch.ops.aten.matmul.default)
+    assert not product.users
+    for old, new in zip(before, gm(X, Y), strict=True):
+        assert (old.dtype, old.shape, old.stride()) == (new.dtype, new.shape, new.stride())
+        assert torch.equal(old, new)
+
+
+def test_like_a_value_of_another_layout_or_by_a_tensor_stays():
+    def function(x, y):
+        s = x @ y
+        return torch.ones_like(s.mT), s.new_full((2,), y[0, 0])
+
+    gm = trace(function, X, Y)
+    simplify(gm)
+    assert "ones_like" in text(gm)
