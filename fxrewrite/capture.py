@@ -40,6 +40,7 @@ from .casting import trace_casts
 from .copies import deep_copy
 from .decompositions import DECOMPOSITIONS
 from .errors import CaptureError
+from .layers import write_out_layers
 
 aten = torch.ops.aten
 
@@ -493,6 +494,7 @@ class FakeCall:
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    notes: list[str]
 
 
 def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FakeCall:
@@ -505,8 +507,9 @@ def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     originals = (model, tuple(args), dict(kwargs))
     memo: dict[int, Any] = {id(t): _fake_tensor(mode, t) for t in reachable_tensors(originals)}
     probe, fake_args, fake_kwargs = deep_copy(originals, memo)
+    notes = write_out_layers(probe)
     trace_casts(probe)
-    return FakeCall(mode, probe, fake_args, fake_kwargs)
+    return FakeCall(mode, probe, fake_args, fake_kwargs, notes)
 
 
 def call_compiled(compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

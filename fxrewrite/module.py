@@ -16,6 +16,7 @@ from . import capture
 from .backend import compile_graph
 from .casting import casting_for_forward, trace_casts, untrace_casts
 from .errors import CaptureError, UsageError
+from .layers import take_back_layers, write_out_layers
 from .ops.counters import CallsSince
 from .report import Report
 from .rewriting import Options
@@ -30,6 +31,7 @@ class RewrittenForward:
         self.module, self.original, self.options, self.report = module, original, options, report
         self._compiled: Callable[..., Any] | None = None
         self._new_graphs = False
+        self.layer_notes: list[str] = []  # of what holds for every call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capture.being_traced():  # somebody else wants the graph: be the plain forward
@@ -64,7 +66,7 @@ class RewrittenForward:
         self._new_graphs = True
         if self.report.predicted:  # from here on the report tells what runs
             self.report.captures.clear()
-            self.report.notes.clear()
+            self.report.notes[:] = self.layer_notes
             self.report.predicted = False
             self.report.counter = CallsSince()
         return compile_graph(gm, example_inputs, self.options, self.report)
@@ -103,9 +105,13 @@ def rewrite_module(
     _check_args(args)
     report = _predict(model, args, kwargs, options) if args or kwargs else Report(predicted=True)
     target = model if inplace else _copy(model)
+    notes = write_out_layers(target)
     trace_casts(target)
     original = target.__dict__.get("forward")
-    target.__dict__["forward"] = RewrittenForward(target, original, options, report)
+    forward = target.__dict__["forward"] = RewrittenForward(target, original, options, report)
+    forward.layer_notes = notes
+    for note in notes:
+        report.note(note)
     if not hasattr(target, "report"):  # the model's own goes first; ours is `model.forward.report` too
         target.__dict__["report"] = report
     return target
@@ -121,6 +127,7 @@ def restore_module(model: nn.Module) -> nn.Module:
         del model.__dict__["report"]
     if forward.original is not None:
         model.__dict__["forward"] = forward.original
+    take_back_layers(model)
     return model
 
 
@@ -145,6 +152,8 @@ def analyze_module(
     def dry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return compile_graph(gm, example_inputs, options, report, apply=False)
 
+    for note in call.notes:
+        report.note(note)
     breaks = capture.GraphBreaks()
     problem = capture.run_fake(call, dry)
     for reason in breaks.take():
