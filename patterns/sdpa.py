@@ -121,10 +121,10 @@ class WrittenAttention(Rule):
         )
         shared = 2 if beside else 1 if m.attrs["enable_gqa"] else -2
         yield same_shape(q.shape[:shared], k.shape[:shared], "query and key share batch and heads")
-        leads = [t.shape[:-2] for t in (k, v)]
+        of_k, of_v = k.shape[:-2], v.shape[:-2]
         if k.rank != v.rank and not m.attrs["enable_gqa"]:  # split or merged between the two products
-            leads = [(math.prod(lead),) for lead in leads]
-        yield same_shape(*leads, "key and value share batch and heads")
+            of_k, of_v = (math.prod(of_k),), (math.prod(of_v),)
+        yield same_shape(of_k, of_v, "key and value share batch and heads")
         scores = m.attrs["scores"]
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
         if m.has("sinks"):
