@@ -20,6 +20,8 @@ def quality(level: str) -> Iterator[None]:
     * ``"lossless"`` (the default): the same mathematics, with operands and accumulators of the same
       precision or better, in another rounding order.
 
+    There is no level that computes in lower precision than the model does: convert the model for that.
+
     Raises UsageError for another level. The level belongs to the current thread or task.
     """
     if level not in LEVELS:

@@ -62,7 +62,7 @@ def key(site: Site) -> object:
     return (
         site.kind,
         site.status,
-        _abstract_text(site.reason),
+        _LAYER_IN_TEXT.sub("", site.reason),  # the first of several nodes has no number
         _abstract(site.module),
         tuple(site.operands.items()),
         site.implementation,
@@ -102,4 +102,4 @@ def _ranges(parts: Iterable[str]) -> str:
 
 def _reason(group: list[Site]) -> str:
     reasons = {site.reason for site in group}
-    return group[0].reason if len(reasons) == 1 else _abstract_text(group[0].reason)
+    return group[0].reason if len(reasons) == 1 else _abstract_text(group[-1].reason)

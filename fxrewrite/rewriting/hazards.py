@@ -43,7 +43,7 @@ class Hazards:
             outside = [user for user in node.users if user not in inside and not _is_unused_item(user)]
             if outside:
                 what = (
-                    "returned by the graph"
+                    "returned or stored by the model"
                     if outside[0].op == "output"
                     else f"also used by {outside[0].name}"
                 )

@@ -461,7 +461,7 @@ REFUSED = {
         ),
         tokens_first(),
         Reason.ESCAPES,
-        "is returned by the graph",
+        "is returned or stored by the model",
     ),
 }
 

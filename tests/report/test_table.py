@@ -122,6 +122,17 @@ def test_numbered_names_in_merged_reasons_are_starred_and_kept_in_a_single_one()
     assert "ESCAPES: the product matmul_0 is also read by add_0, outside the site" in text
 
 
+def test_the_first_of_several_nodes_has_no_number_and_is_merged_all_the_same():
+    rows = [
+        site(n, status="rejected", code=Reason.ESCAPES, module=f"h.{n}", detail=f"{node} is returned")
+        for n, node in enumerate(("softmax", "softmax_1", "softmax_2"))
+    ]
+    text = render(of(*rows), console=plain(100))
+    assert "ESCAPES: softmax_* is returned" in text
+    assert len(re.findall("ESCAPES:", text)) == 1
+    assert "ESCAPES: softmax is returned" in render(of(rows[0]), console=plain(100))
+
+
 @pytest.mark.parametrize("width", [30, 80, 110, 200])
 def test_every_reason_is_visible_in_full(width):
     report = of(

@@ -123,7 +123,7 @@ def test_who_uses_it_is_said():
     site = rewritten(lambda q, k, v: (lambda p: (p @ v, p.sum()))((q @ k.mT).softmax(-1)), Q, K, V).of("sdpa")
     assert site.detail == "softmax, an inner value of the site, is also used by sum_1"
     site = rewritten(ESCAPES["probabilities"], Q, K, V).of("sdpa")
-    assert site.detail == "softmax, an inner value of the site, is returned by the graph"
+    assert site.detail == "softmax, an inner value of the site, is returned or stored by the model"
 
 
 def test_operands_and_views_of_operands_may_be_used_elsewhere():
