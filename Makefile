@@ -1,6 +1,7 @@
 # make demo    set up, then scan, rewrite, verify and time a SANA transformer
 # make test    set up, then the fast tests (under 10 minutes)
 # make slow    the rest: the whole model zoo where it is at hand, fuzzing
+# make sanitize  the kernels' tests, at every ISA level, where addresses and undefined behaviour are checked
 # make lint    ruff, mypy, clang-format
 # make docs    the documentation, into build/docs; a warning is an error
 # make native  rebuild the kernels after a change of a C++ file
@@ -16,7 +17,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -n
 # Two workers, a thread each: the tests are many and small.
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: setup demo test slow lint docs native clean
+.PHONY: setup demo test slow sanitize lint docs native clean
 setup: $(READY)
 
 # torch first, and pinned for everything that follows, so that no dependency brings in another one.
@@ -41,6 +42,14 @@ test: setup
 
 slow: setup
 	$(PYTEST) -m slow tests
+
+# A build of its own, which GCC's sanitizers watch: some 3 minutes, and as long for the tests.
+sanitize: setup
+	$(BIN)/cmake -S native -B build/sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DCMAKE_BUILD_TYPE=Release -DFXREWRITE_SANITIZE=ON \
+	  -DFXREWRITE_CUDA=OFF
+	$(BIN)/cmake --build build/sanitize --target fxrewrite_cpu
+	$(BIN)/python -m tests.native.sanitize
 
 lint: setup
 	$(BIN)/ruff check .

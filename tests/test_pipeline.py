@@ -62,6 +62,20 @@ def test_all_models_once_and_one_report_that_grows(pipeline):
     assert str(report).startswith("4 sites found")
 
 
+@pytest.mark.skipif(fxrewrite.ops.native_missing is not None, reason="no native library")
+def test_calls_of_all_models_are_counted_once(pipeline, any_kernel):
+    with torch.no_grad():
+        report = fxrewrite.rewrite(pipeline)
+        for _ in range(3):
+            pipeline(X)
+    assert {op: sum(calls.values()) for op, calls in report.calls.items()} == {"linear": 6, "sdpa": 6}
+
+
+def test_gathering_needs_a_process_group():
+    with pytest.raises(fxrewrite.UsageError, match="init_process_group"):
+        fxrewrite.Report().gather()
+
+
 def test_notes_carry_the_name(pipeline):
     report = fxrewrite.rewrite(pipeline)
     pipeline.components["second"].forward.report.note("a graph break")

@@ -1,10 +1,14 @@
-"""One report of several models: the components of a pipeline."""
+"""One report of several: of the components of a pipeline, or of the ranks of a distributed model."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from ..errors import UsageError
 from .report import Capture, Report
 from .site import Site
 
@@ -33,6 +37,41 @@ class JoinedReport(Report):
     def predicted(self) -> bool:  # type: ignore[override]
         """Does any part stem from a dry run?"""
         return any(part.predicted for part in self.parts.values())
+
+    @property
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Calls of this process since the first of the parts ran: each counts those of all."""
+        found: dict[str, Counter[str]] = {}
+        for part in self.parts.values():
+            for op, calls in part.calls.items():
+                found[op] = found.get(op, Counter()) | Counter(calls)
+        return {op: dict(calls) for op, calls in found.items()}
+
+
+class RanksReport(JoinedReport):
+    """The reports of all ranks, as they were when they were gathered: "rank.0", "rank.1" ..."""
+
+    @property
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Calls of all ranks."""
+        found: dict[str, Counter[str]] = {}
+        for part in self.parts.values():
+            for op, calls in part.calls.items():
+                found.setdefault(op, Counter()).update(calls)
+        return {op: dict(calls) for op, calls in found.items()}
+
+
+def gathered(report: Report, group: Any = None) -> RanksReport:
+    """See ``Report.gather``."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError("Report.gather: torch.distributed has no process group: init_process_group() first")
+    parts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, (report, report.calls), group)
+    for part, calls in parts:
+        part.counter = partial(dict, calls)  # its own would count the calls of this process
+    return RanksReport({f"rank.{rank}": part for rank, (part, _) in enumerate(parts)})
 
 
 def joined(parts: Mapping[str, Report]) -> Report:

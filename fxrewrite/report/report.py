@@ -115,6 +115,18 @@ class Report:
         if text not in self.notes:
             self.notes.append(text)
 
+    def gather(self, group: Any = None) -> Report:
+        """The reports of all ranks of a process group (default: torch.distributed's) as one. Each rank
+        calls it, and gets it.
+
+        Modules have the rank before them ("rank.0.layers.3.mlp"), so that sites which are equal on all
+        ranks are one row of the table; ``.parts["rank.0"]`` is the report of one rank, ``.calls`` has the
+        calls of all. Raises UsageError where there is no process group.
+        """
+        from .join import gathered
+
+        return gathered(self, group)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data; ``schema`` is raised when a field changes its meaning."""
         return {

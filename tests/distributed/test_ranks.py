@@ -155,10 +155,35 @@ def test_tensor_parallel_through_inductor():
 def reports_of_all_ranks(mesh):
     fast = fxrewrite.rewrite(tensor_parallel(mesh))
     fast(x())
-    reports = [None] * ranks.RANKS
-    torch.distributed.all_gather_object(reports, fast.report)
-    assert [matched(report) for report in reports] == [SITES] * ranks.RANKS
+    merged = fast.report.gather()
+    assert list(merged.parts) == ["rank.0", "rank.1"]
+    assert [matched(part) for part in merged.parts.values()] == [SITES] * ranks.RANKS
+    assert matched(merged) == {kind: ranks.RANKS * n for kind, n in SITES.items()}
+    assert len({site.id for site in merged.sites}) == len(merged.sites)
+    assert {site.module.split(".")[1] for site in merged.sites} == {"0", "1"}
+    assert "rank.[0-1].[0-1].up" in str(merged)  # one row
+    own = fast.report.calls
+    if native_missing is None:
+        assert {op: sum(calls.values()) for op, calls in own.items()} == SITES
+        assert {op: sum(calls.values()) for op, calls in merged.calls.items()} == matched(merged)
+    fast(x())
+    assert merged.parts[f"rank.{mesh.get_rank()}"].calls == own  # as it was
 
 
-def test_reports_travel_between_ranks():
+def test_reports_of_all_ranks_as_one():
     ranks.run(reports_of_all_ranks)
+
+
+def reports_that_differ(mesh):
+    """A rank whose model is of a dtype that no kernel takes."""
+    dtype = (BF16, torch.float64)[mesh.get_rank()]
+    fast = fxrewrite.rewrite(model().to(dtype))
+    fast(x().to(dtype))
+    merged = fast.report.gather()
+    assert matched(merged) == SITES
+    assert {site.module.split(".")[1] for site in merged.rejected} == {"1"}
+    assert all(site.reason for site in merged.rejected)
+
+
+def test_reports_that_differ():
+    ranks.run(reports_that_differ)
