@@ -66,12 +66,13 @@ def _preload(subject: str) -> None:
     importlib.import_module("tests.support.soundness")
     if subject in ("fxrewrite", "backend"):
         with contextlib.suppress(Exception):  # each entry then says why
-            package = importlib.import_module("fxrewrite")
             # All of it now: what is edited during a run must not be mixed with what was imported before.
-            for module in pkgutil.walk_packages(package.__path__, "fxrewrite."):
-                if not module.name.endswith("__main__"):
-                    with contextlib.suppress(Exception):
-                        importlib.import_module(module.name)
+            for name in ("fxrewrite", "fxrewrite.patterns"):  # which lies elsewhere
+                package = importlib.import_module(name)
+                for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+                    if not module.name.endswith("__main__"):
+                        with contextlib.suppress(Exception):
+                            importlib.import_module(module.name)
 
 
 def _serve(subject: str) -> None:
