@@ -146,6 +146,21 @@ def test_every_code(format, dtype, m):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("m", [1, 40])
+@pytest.mark.parametrize("rows", [1, 16, 128])
+def test_every_code_in_scaled_blocks(format, m, rows):
+    """Factors of both signs, and 0, by which every code's product is exact in bfloat16 too."""
+    codes = torch.arange(256, dtype=torch.uint8).view(format)
+    factors = torch.tensor([0.5, -2.0, 3.0, 0.0, -0.375]).repeat(103)[: 2 * (256 // rows)].view(-1, 2)
+    for k in (0, 63, 64, 100):
+        weight = torch.zeros(256, 101).to(format)
+        weight[:, k] = codes
+        ours = fp8_linear(torch.ones(m, 101, dtype=BF16), weight, factors, None, (rows, 64))[-1]
+        wanted = codes.to(BF16) * factors[:, k // 64].repeat_interleave(rows)
+        assert torch.equal(ours.float().nan_to_num(1.5, 2.5, 3.5), wanted.nan_to_num(1.5, 2.5, 3.5))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("m", [1, 40])
 def test_every_code_at_every_place(format, m):
     """Each code at each k of a vector that is decoded at once, and at each column of a panel."""
     codes = torch.arange(256, dtype=torch.uint8).view(format)

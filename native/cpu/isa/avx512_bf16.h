@@ -60,6 +60,19 @@ constexpr DecodeTable decode_table_of() {
 template <class T>
 constexpr DecodeTable decode_table = decode_table_of<T>();
 
+// The 128 non-negative codes as floats.
+template <class T>
+struct alignas(64) DecodedCodes {
+  float values[128];
+
+  constexpr DecodedCodes() : values{} {
+    for (int code = 0; code < 128; ++code) values[code] = to_float(T{static_cast<uint8_t>(code)});
+  }
+};
+
+template <class T>
+constexpr DecodedCodes<T> decoded_codes;
+
 template <class T>
 constexpr bool negative_zero_is_nan = to_float(T{0x80}) != to_float(T{0x80});
 
@@ -152,15 +165,14 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
 
   // Sixty-four codes: look up the two bytes of each, put the sign in, and interleave them.
   template <class T>
-  static FX_MEMBER void decode(__m512i codes, __m512bh (&out)[2]) {
-    const DecodeTable& table = decode_table<T>;
+  static FX_MEMBER void decode(__m512i codes, __m512bh (&out)[2], const DecodeTable& table = decode_table<T>) {
     // Interleaving works within quarters, so the quadwords change places first.
     codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
     __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(table.low), codes, _mm512_load_si512(table.low + 64));
     const __m512i high =
         _mm512_permutex2var_epi8(_mm512_load_si512(table.high), codes, _mm512_load_si512(table.high + 64));
-    constexpr int or_and = 0xf8;  // a | (b & c)
-    __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), or_and);
+    constexpr int xor_and = 0x78;  // a ^ (b & c): the table may be of negative numbers
+    __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), xor_and);
     if constexpr (negative_zero_is_nan<T>) {
       const __mmask64 nan = _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(-128));
       low = _mm512_mask_mov_epi8(low, nan, _mm512_set1_epi8(-1));
@@ -168,6 +180,29 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
     }
     out[0] = (__m512bh)_mm512_unpacklo_epi8(low, top);
     out[1] = (__m512bh)_mm512_unpackhi_epi8(low, top);
+  }
+
+  // The table of a format times a factor, to look up what is decoded and scaled at once.
+  using ScaledTable = DecodeTable;
+  template <class T>
+  static FX_MEMBER void scale_table(DecodeTable& to, float factor) {
+    const __m512 by = _mm512_set1_ps(factor);
+    const float* from = decoded_codes<T>.values;
+    FX_UNROLL
+    for (int i = 0; i < 128; i += 32) {
+      const __m512i bits = (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_load_ps(from + i + 16), by),
+                                                        _mm512_mul_ps(_mm512_load_ps(from + i), by));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to.low + i), _mm512_cvtepi16_epi8(bits));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to.high + i), _mm512_cvtepi16_epi8(_mm512_srli_epi16(bits, 8)));
+    }
+  }
+  template <class T>
+  static FX_MEMBER void decoded_and_scaled(const T* p, int count, bf16* to, const DecodeTable& table) {
+    __m512bh halves[2];
+    const __mmask64 valid = first64(count);
+    decode<T>(_mm512_maskz_loadu_epi8(valid, p), halves, table);
+    _mm512_mask_storeu_epi16(to, static_cast<__mmask32>(valid), (__m512i)halves[0]);
+    _mm512_mask_storeu_epi16(to + 32, static_cast<__mmask32>(valid >> 32), (__m512i)halves[1]);
   }
 
   static constexpr int decoded_at_once = 4;

@@ -97,6 +97,30 @@ struct WeightPart {
   }
 };
 
+// Do all k of a part, no more than a decoding takes, share their scale, and many columns too?
+template <class W>
+FX_INLINE bool shares_scales(const WeightPart<W>& part, const WeightScale& scale) {
+  constexpr int64_t worth_a_table = 16, at_once = 64;
+  return scale.values != nullptr && (scale.stride_n == 0 || scale.block_n >= worth_a_table) && part.depth > 0 &&
+         part.depth <= at_once && part.k / scale.block_k == (part.k + part.depth - 1) / scale.block_k;
+}
+
+// Decodes a part that shares its scales, contiguous in k: the scale is in the table that codes are looked up in.
+template <class Isa, class W>
+static void decode_by_scaled_tables(bf16* to, const WeightPart<W>& part, const WeightScale& scale) {
+  typename Isa::ScaledTable table;
+  const float* of_table = nullptr;
+  for (int64_t c = 0; c < part.columns; ++c) {
+    const ScaleLine line = scales_along_k(scale, part.n + c);
+    const float* factor = line.values + part.k / line.block * line.stride;
+    if (factor != of_table) Isa::template scale_table<W>(table, *factor);
+    of_table = factor;
+    const W* from = part.at(c, 0);
+    __builtin_prefetch(from + part.ahead, 0, 2);
+    Isa::decoded_and_scaled(from, static_cast<int>(part.depth), to + c * part.depth, table);
+  }
+}
+
 // Decodes the part, in the order in which it lies in memory: the element of column c, row r (of k) is then
 // at c · stride_n + r · stride_k of the buffer of columns x depth.
 template <class D>
@@ -112,6 +136,12 @@ static DecodedPart<D> decode_part(D* buffer, const WeightPart<W>& part, const We
       decode_line<Isa>(buffer + r * part.columns, part.at(0, r), part.columns, scales_along_n(scale, part.k + r),
                        part.n);
     return {buffer, 1, part.columns};
+  }
+  if constexpr (sizeof(D) < sizeof(float) && requires { typename Isa::ScaledTable; }) {
+    if ((part.stride_k == 1 || part.depth <= 1) && shares_scales(part, scale)) {
+      decode_by_scaled_tables<Isa>(buffer, part, scale);
+      return {buffer, part.depth, 1};
+    }
   }
   constexpr int64_t most = 256;
   W gathered[most];

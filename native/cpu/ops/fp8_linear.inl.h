@@ -98,12 +98,16 @@ static float scaled_rows(D* to, const X* x, int64_t x_stride, int64_t m, int64_t
   for (int64_t r = 0; r < m; ++r, x += x_stride, to += k) {
     for (int64_t b = 0; b < blocks; b += block == 1 ? lanes : 1) {
       const int64_t first = b * block, end = smaller(block == 1 ? first + lanes : first + block, k);
-      for (int64_t i = first; i < end; i += lanes) {
+      const bool each = block == 1 && scale.stride == 1;
+      const typename Isa::F32 shared =
+          Isa::splat(unit) * Isa::splat(scale.values == nullptr || each ? 1.0f : scale.values[b * scale.stride]);
+      int64_t i = first;
+      if (!each)
+        for (; i + lanes <= end; i += lanes) Isa::store(to + i, Isa::load(x + i) * shared);
+      for (; i < end; i += lanes) {
         const int count = static_cast<int>(smaller(end - i, lanes));
-        typename Isa::F32 factor = Isa::splat(unit);
-        if (scale.values != nullptr)
-          factor = factor * (block == 1 && scale.stride == 1 ? Isa::load(scale.values + i, count)
-                                                             : Isa::splat(scale.values[b * scale.stride]));
+        const typename Isa::F32 factor =
+            each && scale.values != nullptr ? shared * Isa::load(scale.values + i, count) : shared;
         Isa::store(to + i, Isa::load(x + i, count) * factor, count);
       }
     }
