@@ -109,7 +109,7 @@ def analyse(make: Callable[[], tuple], named: dict | None) -> dict[str, Any]:
     matched = sum(site.matched for site in report.sites)
     faults = [site.reason for site in report.sites if site.code and site.code.name == "INTERNAL"]
     result.update(verdicts=verdicts, residuals=residuals, sites=len(report.sites), matched=matched)
-    result.update(symbolic=symbolic, faults=faults, notes=[n for n in report.notes if "fault" in n])
+    result.update(symbolic=symbolic, faults=faults, notes=[n for n in report.notes if "by a fault of" in n])
     return result
 
 
