@@ -41,6 +41,12 @@ struct e5m2fnuz {
   uint8_t bits;
 };
 
+// An element that is read as max(value, 0); NaN stays.
+template <class T>
+struct positive {
+  T value;
+};
+
 FX_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 FX_INLINE constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 FX_INLINE constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -58,11 +58,21 @@ static void pack_along_k(typename Isa::template Panel<T>* panel, int64_t width, 
 template <class Isa, class T>
 static void pack_along_columns(typename Isa::template Panel<T>* panel, int64_t width, const T* source, int64_t stride_k,
                                int64_t k, int64_t columns) {
+  using F32 = typename Isa::F32;
   constexpr int lanes = Isa::lanes, step = Isa::template k_step<T>;
   for (int64_t k0 = 0; k0 < k; k0 += step, panel += width) {
     const T* row = source + k0 * stride_k;
     const T* next = step == 2 && k0 + 1 < k ? row + stride_k : nullptr;
-    for (int64_t n0 = 0; n0 < width; n0 += lanes) {
+    int64_t n0 = 0;
+    if constexpr (requires(F32(&two)[2]) { Isa::panel_of_columns(row, next, two); }) {
+      for (; next != nullptr && n0 + 2 * lanes <= columns; n0 += 2 * lanes) {
+        F32 two[2];
+        Isa::panel_of_columns(row + n0, next + n0, two);
+        Isa::panel_store(panel + n0, two[0]);
+        Isa::panel_store(panel + n0 + lanes, two[1]);
+      }
+    }
+    for (; n0 < width; n0 += lanes) {
       const int valid = static_cast<int>(smaller(larger(columns - n0, 0), lanes));
       if (valid == lanes)
         Isa::panel_store(panel + n0, Isa::panel_of_columns(row + n0, next == nullptr ? nullptr : next + n0, lanes));

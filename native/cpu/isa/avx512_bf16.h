@@ -30,6 +30,8 @@ struct Operand<float> {
 };
 template <>
 struct Operand<f16> : Operand<float> {};
+template <class T>
+struct Operand<positive<T>> : Operand<T> {};
 template <>
 struct Operand<e4m3> : Operand<bf16> {
   static constexpr int chunks_at_once = 2;
@@ -265,11 +267,42 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
 
   static FX_MEMBER F32 panel_of_columns(const float* row, const float*, int count) { return load(row, count); }
   static FX_MEMBER F32 panel_of_columns(const f16* row, const f16*, int count) { return load(row, count); }
+  static FX_MEMBER F32 panel_of_columns(const positive<float>* row, const positive<float>*, int count) {
+    return load(row, count);
+  }
   template <class T>
   static FX_MEMBER F32 panel_of_columns(const T* row, const T* next, int count) {
     const U32 low = (U32)load(row, count) >> 16;
     const U32 high = next == nullptr ? U32{} : (U32)load(next, count) & 0xffff0000;
     return (F32)(low | high);
+  }
+  // Columns 0-31 of two rows of bf16 at once.
+  static FX_MEMBER void panel_of_columns(const bf16* row, const bf16* next, F32 (&out)[2]) {
+    interleave(_mm512_loadu_si512(row), _mm512_loadu_si512(next), out);
+  }
+  static FX_MEMBER void panel_of_columns(const positive<bf16>* row, const positive<bf16>* next, F32 (&out)[2]) {
+    interleave(relu(_mm512_loadu_si512(row)), relu(_mm512_loadu_si512(next)), out);
+  }
+  static FX_MEMBER void interleave(__m512i even, __m512i odd, F32 (&out)[2]) {
+    alignas(64) static constexpr auto from = [] {
+      struct {
+        uint16_t lane[64];
+      } order{};
+      for (int i = 0; i < 32; ++i) {
+        order.lane[2 * i] = static_cast<uint16_t>(i);
+        order.lane[2 * i + 1] = static_cast<uint16_t>(i + 32);
+      }
+      return order;
+    }();
+    FX_UNROLL
+    for (int half = 0; half < 2; ++half)
+      out[half] = (F32)_mm512_permutex2var_epi16(even, _mm512_load_si512(from.lane + 32 * half), odd);
+  }
+  // Negative numbers, -inf among them, are those codes; above are NaNs.
+  static FX_MEMBER __m512i relu(__m512i values) {
+    const __m512i above_sign = _mm512_xor_si512(values, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+    const __mmask32 kept = _mm512_cmpgt_epu16_mask(above_sign, _mm512_set1_epi16(0x7f80));
+    return _mm512_maskz_mov_epi16(kept, values);
   }
   static FX_MEMBER F32 panel_of_k(const float* column) { return load(column); }
   static FX_MEMBER F32 panel_of_k(const float* column, int count) { return load(column, count); }

@@ -139,6 +139,15 @@ struct VectorIsa {
   static FX_MEMBER F32 load(const e4m3* p, int count) { return widen(read<U8>(p, count), p); }
   static FX_MEMBER F32 load(const e5m2* p, int count) { return widen(read<U8>(p, count), p); }
 
+  template <class T>
+  static FX_MEMBER F32 load(const positive<T>* p) {
+    return max(zero(), load(&p->value));
+  }
+  template <class T>
+  static FX_MEMBER F32 load(const positive<T>* p, int count) {
+    return max(zero(), load(&p->value, count));
+  }
+
   // To binary16: round to nearest even, an overflow is infinity, NaN stays.
   static FX_MEMBER U16 narrow_to_f16(F32 value) {
     const U32 bits = (U32)value, magnitude = bits & 0x7fffffff;

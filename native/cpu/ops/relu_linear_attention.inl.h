@@ -5,6 +5,7 @@
 // the way out. Tokens are cut into chunks by their number alone, so the result does not depend on threads.
 #pragma once
 
+#include "../caches.h"
 #include "../engine/gemm.inl.h"
 #include "outer_sum.inl.h"
 #include "relu_linear_attention.h"
@@ -87,10 +88,7 @@ class ReluLinearAttention {
     });
     const bool narrow = args.key.dtype == Dtype::bfloat16 && args.value.dtype == Dtype::bfloat16;
     const int64_t few = larger(1, (16 << 10) / (smaller(chunk, args.tokens) * args.dim));  // tasks worth a thread
-    // Enough heads together that their tokens make long reads, but work for all threads.
-    const int64_t item = args.key.dtype == Dtype::bfloat16 ? 2 : 4;
-    const int64_t group =
-        larger(1, smaller(smaller(256 / (args.dim * item), heads * chunks / (4 * pool.threads)), args.heads));
+    const int64_t group = heads_together(pool.threads);
     const int64_t groups = divide_up(args.heads, group), tasks = args.batch * groups * chunks;
     const auto each_task = [&](const auto& work) {
       parallel_for(pool, tasks, divide_up(few, group), [&](int64_t begin, int64_t end) {
@@ -121,10 +119,21 @@ class ReluLinearAttention {
   }
 
  private:
+  // Enough heads together that their tokens make long reads; but their summaries in half of L2, and work for all
+  // threads.
+  int64_t heads_together(int threads) const {
+    const int64_t item = args.key.dtype == Dtype::bfloat16 ? 2 : 4;
+    int64_t group = smaller(divide_up(long_read, args.dim * item), args.heads);
+    group = smaller(group, caches().l2 / 2 / (args.dim * args.dim_v * static_cast<int64_t>(sizeof(float))));
+    if (threads > 1) group = smaller(group, args.batch * args.heads * chunks / (4 * threads));
+    return larger(1, group);
+  }
+
   using F32 = typename Isa::F32;
   static constexpr int lanes = Isa::lanes;
   static constexpr int64_t block = 128;  // tokens at a time: longer sums in one register would lose precision
   static constexpr int64_t least_chunk = 1024, most_chunks = 16;
+  static constexpr int64_t long_read = 2048;  // bytes, after which rows that lie apart are read at memory's speed
   static constexpr int64_t key_stride = block + 32;  // not a power of two: rows spread over L1's sets
 
   const ReluLinearAttentionArgs& args;
@@ -230,27 +239,64 @@ class ReluLinearAttention {
       if (key_sum != nullptr) add_row_sums(key_sum, dense, count);
       gemm::multiply<Isa, T>(summary, args.dim_v, dense, key_stride, values, args.dim, args.dim_v, count, accumulate);
     } else {
-      const bool copied = pack_tokens(keys, dense, from, count, args.dim);
-      if (key_sum != nullptr && copied) add_column_sums(key_sum, dense, dense_stride(args.dim), count);
-      if (key_sum != nullptr && !copied) add_sums(key_sum, from, count);
+      pack_tokens(keys, dense, from, count, args.dim);
+      if (key_sum != nullptr) add_panel_sums<T>(key_sum, keys, count);
       outer_sum<Isa, T>(summary, args.dim_v, keys, values, args.dim, args.dim_v, count, accumulate);
     }
   }
 
   static int64_t dense_stride(int64_t columns) { return round_up(columns, column_unit); }
 
-  // [count][columns] as panels; through `dense`, as rows, where they are not yet what is multiplied (then true).
+  // [count][columns] as panels; through `dense`, as rows, where they cannot be packed as they lie.
   template <class T>
-  bool pack_tokens(void* packed, T* dense, const TokenBlock& from, int64_t count, int64_t columns) const {
+  void pack_tokens(void* packed, T* dense, const TokenBlock& from, int64_t count, int64_t columns) const {
     constexpr Dtype same = sizeof(T) == sizeof(bf16) ? Dtype::bfloat16 : Dtype::float32;
-    if (from.dtype == same && !from.relu) {
-      gemm::pack<Isa, T>(packed, static_cast<const T*>(from.data), from.width_stride, from.token_stride, count,
-                         columns);
-      return false;
-    }
+    if (from.dtype == same && !from.relu)
+      return gemm::pack<Isa, T>(packed, static_cast<const T*>(from.data), from.width_stride, from.token_stride, count,
+                                columns);
+    if (from.dtype == same && from.width_stride == 1)
+      return pack_positive<T>(packed, static_cast<const positive<T>*>(from.data), from.token_stride, count, columns);
     rows_of_tokens<Isa>(dense, dense_stride(columns), from, count, columns);
     gemm::pack<Isa, T>(packed, dense, 1, dense_stride(columns), count, columns);
-    return true;
+  }
+  template <class T>
+  void pack_positive(void* packed, const positive<T>* rows, int64_t stride, int64_t count, int64_t columns) const {
+    auto* panel = static_cast<typename Isa::template Panel<T>*>(packed);
+    for (int64_t n0 = 0; n0 < columns; n0 += Isa::panel) {
+      const int64_t panel_columns = panel_width<Isa>(columns, n0);
+      pack_along_columns<Isa>(panel, panel_columns, rows + n0, stride, count, smaller(columns - n0, panel_columns));
+      panel += panel_depth<Isa, T>(count) * panel_columns;
+    }
+  }
+
+  // sums[d] += Σ_j of packed keys, as products with one. In several sums side by side: a normaliser's error is
+  // that of all its row.
+  template <class T>
+  void add_panel_sums(float* sums, const void* packed, int64_t count) const {
+    using Element = typename Isa::template Panel<T>;
+    constexpr int parts = 8;
+    constexpr Element ones =
+        sizeof(T) < sizeof(Element) && Isa::template k_step<T> == 2 ? Element(0x3f803f80) : Element(1);
+    const auto one = Isa::broadcast(&ones);
+    const int64_t depth = panel_depth<Isa, T>(count);
+    auto* panel = static_cast<const Element*>(packed);
+    for (int64_t d0 = 0; d0 < args.dim; d0 += Isa::panel) {
+      const int64_t columns = panel_width<Isa>(args.dim, d0);
+      for (int64_t d = 0; d < columns; d += lanes) {
+        F32 part[parts] = {};
+        int64_t j = 0;
+        for (; j + parts <= depth; j += parts) FX_UNROLL
+        for (int p = 0; p < parts; ++p)
+          part[p] = Isa::dot(one, Isa::panel_load(panel + (j + p) * columns + d), part[p]);
+        for (; j < depth; ++j) part[0] = Isa::dot(one, Isa::panel_load(panel + j * columns + d), part[0]);
+        FX_UNROLL
+        for (int some = parts / 2; some > 0; some /= 2) FX_UNROLL
+        for (int p = 0; p < some; ++p) part[p] += part[p + some];
+        float* to = sums + d0 + d;
+        Isa::store(to, Isa::load(to) + part[0]);
+      }
+      panel += depth * columns;
+    }
   }
 
   // sums[d] += Σ_j rows[d][j]

@@ -54,6 +54,22 @@ template <class Isa, class T, class S>
 static void copy_transposed(T* to, int64_t stride, const S* source, int64_t inner, int64_t m, int64_t n, bool relu) {
   constexpr int lanes = Isa::lanes;
   typename Isa::F32 square[lanes];
+  if constexpr (sizeof(S) == sizeof(bf16)) {  // as pairs: half the transposing
+    using Bits = typename Isa::U32;
+    for (; m >= 2 * lanes && n % lanes == 0; m -= 2 * lanes, source += 2 * lanes, to += 2 * lanes * stride) {
+      for (int64_t j = 0; j < n; j += lanes) {
+        FX_UNROLL
+        for (int c = 0; c < lanes; ++c) square[c] = Isa::load(reinterpret_cast<const float*>(source + (j + c) * inner));
+        Isa::transpose(square);
+        FX_UNROLL
+        for (int r = 0; r < lanes; ++r) {
+          const Bits pair = (Bits)square[r];
+          Isa::store(to + 2 * r * stride + j, relu_if<Isa>(relu, (typename Isa::F32)(pair << 16)));
+          Isa::store(to + (2 * r + 1) * stride + j, relu_if<Isa>(relu, (typename Isa::F32)(pair & 0xffff0000)));
+        }
+      }
+    }
+  }
   for (int64_t i = 0; i < m; i += lanes) {
     const int rows = static_cast<int>(smaller(lanes, m - i));
     for (int64_t j = 0; j < n; j += lanes) {
