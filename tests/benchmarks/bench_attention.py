@@ -1,12 +1,11 @@
 """Time of fxrewrite::sdpa and fxrewrite::relu_linear_attention against what eager PyTorch does.
 
-    python tests/benchmarks/bench_attention.py [sdpa|chain|linear|targets] [--only TEXT] [--seconds 1]
+    python tests/benchmarks/bench_attention.py [sdpa|chain|linear] [--only TEXT] [--seconds 1]
 
 On one thread, both sides of each pair interleaved in one process, on CPU time of the thread. "chain" is
 attention written out by hand, in the dtype given. Tensors rotate over copies that no cache holds together
 where a single query makes a case memory-bound. FXREWRITE_ISA caps the instruction set of ours as usual.
-"GFLOP/s" is for our minimum. "targets" prints the lines of ../shared/bench/targets.md that are attention,
-each as multiples of its base, which is measured in the same run (see targets.py).
+"GFLOP/s" is for our minimum. How the peers do is told by bench_peers.py.
 """
 
 from __future__ import annotations
@@ -20,11 +19,6 @@ import torch
 import torch.nn.functional as F
 
 import fxrewrite.ops  # noqa: F401
-
-try:
-    from . import targets
-except ImportError:  # run as a script
-    import targets
 
 BF16, F32 = torch.bfloat16, torch.float32
 Side = Callable[[int], object]
@@ -185,72 +179,16 @@ def cases(kind: str) -> Iterator[Callable[[], tuple[str, float, list[Side]]]]:
         yield lambda: sana_video_case(4, 32, 64)
 
 
-def ours(case, tensors) -> Callable[[], torch.Tensor]:
-    """What the rules put in place of a case of peer_ops."""
-    op = torch.ops.fxrewrite
-    if case.op == "sdpa":
-        q, k, v, mask = (tensors[n] for n in ("q", "k", "v", "mask"))
-        grouped = case.p["Hkv"] != case.p["H"]
-        return lambda: op.sdpa(q, k, v, mask, is_causal=case.p["causal"], enable_gqa=grouped)
-    if case.op == "sana":
-        q, k, v = (tensors[n].unflatten(2, (tensors["heads"], -1)).transpose(1, 2) for n in "qkv")
-        return lambda: op.relu_linear_attention(q, k, v, eps=1e-15, channel_major=True)
-
-    def sana_video(q, k, v, *more, relu):
-        q, k, v, *more = (t.transpose(1, 2) for t in (q, k, v, *more))
-        turn = [None, None, *(t[..., i::2] for i, t in enumerate(more))] if relu else more
-        out = op.relu_linear_attention(q, k, v, *turn, eps=1e-15, relu=relu, channel_major=True)
-        return out.mT.flatten(1, 2).transpose(1, 2)
-
-    full = case.op == "sanavideo_full"
-    names = ("q", "k", "v", "cos", "sin") if full else ("qr", "kr", "v", "q", "k")
-    return lambda: sana_video(*(tensors[n] for n in names), relu=full)
-
-
-def print_targets(only: str, seconds: float) -> None:
-    bench, peaks = targets.peer_ops(), targets.ceilings()
-    found = {case.name: case for case in bench.all_cases()}
-    print(
-        f"one thread: {peaks['bf16']:.0f} GFLOP/s bf16, {peaks['fp32']:.0f} fp32, {peaks['memory']:.1f} GB/s"
-    )
-    print("multiples of the base; of the recorded run: eager, best peer\n")
-    print("| case | base ms | eager (min) | ours (min) | (median) | target | eager | best peer | |")
-    print("|---|--:|--:|--:|--:|--:|--:|---|---|")
-    for line in targets.lines():
-        case = found[line.case]
-        if only not in line.case or case.op in ("linear", "fp8"):
-            continue
-        copies = [bench.make_inputs(case, i) for i in range(4 if case.cold else 1)]
-        eager = [bench._eager(case, t) for t in copies]
-        own = [ours(case, t) for t in copies]
-        floor = [lambda t=t: [t[n].view(torch.int64).sum() for n in "kv"] for t in copies if case.cold]
-        sides = [lambda i, fs=fs: fs[i % len(fs)]() for fs in (eager, own, floor) if fs]
-        samples = interleaved(sides, seconds)
-        base = min(samples[2]) if floor else sum(f / peaks[dt] * 1e-9 for f, dt in case.work)
-        theirs, least = min(samples[0]) / base, min(samples[1]) / base
-        median = statistics.median(samples[1]) / (statistics.median(samples[2]) if floor else base)
-        print(
-            f"| {line.case} | {base * 1e3:.3f} | {theirs:.2f} | {least:.2f} | {median:.2f} | {line.target:.2f} |"
-            f" {line.eager:.2f} | {line.peer} {line.best_peer:.2f} | {'holds' if least <= line.target else ''} |",
-            flush=True,
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "kind", nargs="?", default="all", choices=["sdpa", "chain", "linear", "targets", "all"]
-    )
+    parser.add_argument("kind", nargs="?", default="all", choices=["sdpa", "chain", "linear", "all"])
     parser.add_argument("--only", default="", help="only cases whose name has this in it")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each pair")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if options.kind == "targets":
-        print_targets(options.only, options.seconds)
-        return
     print("| case | eager ms (min) | ours ms (min) | eager / ours (min) | (median) | GFLOP/s |")
     print("|---|--:|--:|--:|--:|--:|")
     for case in cases(options.kind):
