@@ -55,6 +55,7 @@ class _LinearAttention(Rule):
         channel_major = m.value.dims == (0, 1, 3, 2)
         norms = (m["norm_q"], m["norm_k"]) if m.has("norm_q") else (None, None)
         turn = {name: m[name] for name in ("cos", "sin") if m.has(name)}
+        bound = {"floor": m.number("floor", 0.0)} if m.has("floor") else {}
         out = op.fxrewrite.relu_linear_attention(
             m["q"],
             m["k"],
@@ -62,11 +63,23 @@ class _LinearAttention(Rule):
             *norms,
             eps=m.number("eps", 0.0),
             **turn,
+            **bound,
             relu=not m.has("norm_q"),
             out_dtype=m.value.dtype,
             channel_major=channel_major,
         )
         return op.as_root(out, m.value)
+
+
+def _summed(op: Vocabulary, query: Pattern, key: Pattern) -> Pattern:
+    """q·Σk of each token, as a product of matrices or element by element."""
+    total = op.sum(key, dim=-2)
+    return op.any_of(query @ total.mT, op.sum(query * total, dim=-1))
+
+
+def _bounded(op: Vocabulary, normaliser: Pattern, eps: Pattern, floor: Pattern) -> Pattern:
+    """A normaliser with something added, or with a bound, so that nothing is divided by zero."""
+    return op.any_of(normaliser + eps, op.at_least(normaliser, floor), op.at_least(normaliser, floor) + eps)
 
 
 def _in_any_layout(op: Vocabulary, attended: Pattern) -> Pattern:
@@ -78,19 +91,24 @@ def _in_any_layout(op: Vocabulary, attended: Pattern) -> Pattern:
 class PaddedReluAttention(_LinearAttention):
     """SANA, DC-AE: a row of ones appended to V makes the normaliser the last row of the product."""
 
-    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
+    def pattern(
+        self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern, floor: Pattern
+    ) -> Pattern:
         ones = op.pad(v, dim=-1, before=0, after=1, value=1.0)
         out = op.relu(q) @ (op.relu(k).mT @ ones)
-        attended = op.slice(out, -1, 0, -1) / (op.slice(out, -1, -1, None) + eps)
+        attended = op.slice(out, -1, 0, -1) / _bounded(op, op.slice(out, -1, -1, None), eps, floor)
         return _in_any_layout(op, attended)
 
 
 class ReluAttention(_LinearAttention):
     """The normaliser from the sum of the keys: q·(kᵀv) / (q·Σk + eps)."""
 
-    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
+    def pattern(
+        self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern, floor: Pattern
+    ) -> Pattern:
         query, key = op.relu(q), op.relu(k)
-        attended = (query @ (key.mT @ v)) / (query @ op.sum(key, dim=-2).mT + eps)
+        normaliser = _bounded(op, _summed(op, query, key), eps, floor)
+        attended = (query @ (key.mT @ v)) / normaliser
         return _in_any_layout(op, attended)
 
 
@@ -104,9 +122,12 @@ class QuadraticReluAttention(_LinearAttention):
         yield from super().guards(m)
         yield at_least(m["k"].shape[-2], 4, "tokens")
 
-    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern) -> Pattern:
+    def pattern(
+        self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, eps: Pattern, floor: Pattern
+    ) -> Pattern:
         weights = op.relu(q) @ op.relu(k).mT
-        return _in_any_layout(op, (weights / (op.sum(weights, dim=-1) + eps)) @ v)
+        normaliser = _bounded(op, op.sum(weights, dim=-1), eps, floor)
+        return _in_any_layout(op, (weights / normaliser) @ v)
 
 
 class RotaryReluAttention(_LinearAttention):
@@ -128,9 +149,10 @@ class RotaryReluAttention(_LinearAttention):
         norm_q: Pattern,
         norm_k: Pattern,
         eps: Pattern,
+        floor: Pattern,
     ) -> Pattern:
         def attended(query: Pattern, key: Pattern, norm_query: Pattern, norm_key: Pattern) -> Pattern:
-            normaliser = norm_query @ op.sum(norm_key, dim=-2).mT + eps
+            normaliser = _bounded(op, _summed(op, norm_query, norm_key), eps, floor)
             return _in_any_layout(op, (query @ (key.mT @ v)) / normaliser)
 
         query, key = op.relu(q), op.relu(k)

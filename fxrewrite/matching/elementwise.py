@@ -70,10 +70,13 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("relu", (View(node.args[0], dims),))]
 
 
-@reads("relu", aten.clamp_min.default, aten.clamp.default)
+@reads("relu at_least", aten.clamp_min.default, aten.clamp.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     low, high = argument(node, 1, "min"), argument(node, 2, "max")
-    return [Term("relu", (View(node.args[0], dims),))] if low == 0 and high is None else []
+    if high is not None or not isinstance(low, (int, float)):
+        return []
+    x = View(node.args[0], dims)
+    return [Term("at_least", (x, low)), *([Term("relu", (x,))] if low == 0 else [])]
 
 
 @reads("tanh", aten.tanh.default)

@@ -159,6 +159,10 @@ class Vocabulary:
     def relu(self, x: Pattern) -> Pattern:
         return Call("relu", (x,))
 
+    def at_least(self, x: Pattern, bound: Pattern) -> Pattern:
+        """``x``, or the number ``bound`` where it is less."""
+        return Call("at_least", (x, bound))
+
     def activation(self, x: Pattern) -> Pattern:
         """GELU, SiLU or ReLU; which one is ``match.attrs["activation"]``."""
         return Call("activation", (x,))

@@ -29,6 +29,7 @@ def reference(
     sin: torch.Tensor | None = None,
     *,
     eps: float,
+    floor: float | None = None,
     relu: bool = True,
     out_dtype: torch.dtype | None = None,
     channel_major: bool = False,
@@ -42,7 +43,7 @@ def reference(
       The normaliser's are not.
     * ``relu``: apply ReLU to ``query`` and ``key`` (never to the ``norm_`` tensors); False means
       that they are features already.
-    * ``eps`` is added to the normaliser.
+    * ``eps`` is added to the normaliser, after it was raised to ``floor`` where it is less.
     * Products and sums are in at least float32; ``out_dtype`` (default: that of ``value``) is the
       result's.
     * ``channel_major``: memory order of the result, [B, H, Dv, N] (True) or [B, H, N, Dv] (False).
@@ -60,6 +61,8 @@ def reference(
         q, k = rotated(q, *turn).to(query.dtype).to(wide), rotated(k, *turn).to(key.dtype).to(wide)
     numerator = q @ (k.mT @ v)
     normaliser = norm_q @ norm_k.sum(dim=-2, keepdim=True).mT
+    if floor is not None:
+        normaliser = normaliser.clamp_min(floor)
     out = (numerator / (normaliser + eps)).to(out_dtype or value.dtype)
     return out.mT.contiguous().mT if channel_major else out.contiguous()
 
@@ -74,6 +77,7 @@ def fake(
     sin: torch.Tensor | None = None,
     *,
     eps: float,
+    floor: float | None = None,
     relu: bool = True,
     out_dtype: torch.dtype | None = None,
     channel_major: bool = False,
@@ -88,8 +92,8 @@ def fake(
 
 op = define(
     "relu_linear_attention(Tensor query, Tensor key, Tensor value, Tensor? norm_query=None,"
-    " Tensor? norm_key=None, Tensor? cos=None, Tensor? sin=None, *, float eps, bool relu=True,"
-    " ScalarType? out_dtype=None, bool channel_major=False) -> Tensor",
+    " Tensor? norm_key=None, Tensor? cos=None, Tensor? sin=None, *, float eps, float? floor=None,"
+    " bool relu=True, ScalarType? out_dtype=None, bool channel_major=False) -> Tensor",
     reference=reference,
     fake=fake,
 )

@@ -12,14 +12,15 @@ reference = torch.ops.fxrewrite.relu_linear_attention_reference
 LAYOUTS = {"head": (0, 1, 2, 3), "token": (0, 2, 1, 3), "channel": (0, 1, 3, 2)}
 
 
-def exact(q, k, v, norm_q=None, norm_k=None, *, eps, relu=True, **_):
+def exact(q, k, v, norm_q=None, norm_k=None, *, eps, floor=None, relu=True, **_):
     """The op's meaning, in float64."""
     q, k, v = q.double(), k.double(), v.double()
     if relu:
         q, k = q.relu(), k.relu()
     norm_q = q if norm_q is None else norm_q.double()
     norm_k = k if norm_k is None else norm_k.double()
-    return (q @ (k.mT @ v)) / (norm_q @ norm_k.sum(-2, keepdim=True).mT + eps)
+    norm = norm_q @ norm_k.sum(-2, keepdim=True).mT
+    return (q @ (k.mT @ v)) / (norm.clamp_min(-torch.inf if floor is None else floor) + eps)
 
 
 def rms(x: torch.Tensor) -> float:
@@ -100,6 +101,15 @@ def test_tokens_without_features_give_what_eps_leaves(shim, dtype):
     q[:, :, 3] = -1.0
     assert (shim.relu_linear_attention(q, k, v, eps=1e-15)[:, :, 3] == 0).all()
     assert shim.relu_linear_attention(q, k, v, eps=0.0)[:, :, 3].isnan().all()
+    assert (shim.relu_linear_attention(q, k, v, eps=0.0, floor=1e-6)[:, :, 3] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_a_floor_of_the_normaliser(shim, dtype):
+    q, k, v = (draw(1, 2, 40, 32, dtype, seed=seed) for seed in range(3))
+    middle = float((q.double().relu() @ k.double().relu().sum(-2, keepdim=True).mT).median())
+    hold(shim, q, k, v, eps=0.0, floor=middle)
+    hold(shim, q, k, v, eps=1.0, floor=middle)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])

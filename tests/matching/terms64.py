@@ -76,6 +76,7 @@ _MEANING: dict[str, Any] = {
     "mul": lambda a, b: _number(a) * b,
     "div": lambda a, b: _number(a) / b,
     "relu": torch.relu,
+    "at_least": torch.clamp_min,
     "activation": lambda x, activation: ACTIVATIONS[activation](x),
     "half": lambda x, which: x.chunk(2, -1)[which],
     "exp": torch.exp,

@@ -22,7 +22,7 @@ def turned(x, cos, sin):
     ).flatten(-2)
 
 
-def exact(q, k, v, norm_q=None, norm_k=None, cos=None, sin=None, *, eps, relu=True, **_):
+def exact(q, k, v, norm_q=None, norm_k=None, cos=None, sin=None, *, eps, floor=None, relu=True, **_):
     """The op's meaning, in float64."""
     q, k, v = q.double(), k.double(), v.double()
     if relu:
@@ -31,7 +31,8 @@ def exact(q, k, v, norm_q=None, norm_k=None, cos=None, sin=None, *, eps, relu=Tr
     norm_k = k if norm_k is None else norm_k.double()
     if cos is not None:
         q, k = (turned(x, cos.double(), sin.double()) for x in (q, k))
-    return (q @ (k.mT @ v)) / (norm_q @ norm_k.sum(-2, keepdim=True).mT + eps)
+    norm = norm_q @ norm_k.sum(-2, keepdim=True).mT
+    return (q @ (k.mT @ v)) / (norm.clamp_min(-torch.inf if floor is None else floor) + eps)
 
 
 def rms(x: torch.Tensor) -> float:
@@ -160,6 +161,19 @@ def test_tokens_without_features_give_what_eps_leaves(dtype):
     assert op(q, k, v, eps=0.0)[:, :, 3].isnan().all()
 
 
+@pytest.mark.parametrize("channel_major", [False, True])
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_a_floor_of_the_normaliser(dtype, channel_major):
+    q, k, v = draw(1, 2, 80, 40, dtype), draw(1, 2, 80, 40, dtype, seed=1), draw(1, 2, 80, 40, dtype, seed=2)
+    middle = float((q.double().relu() @ k.double().relu().sum(-2, keepdim=True).mT).median())
+    for eps in (0.0, 1.0):  # half of the tokens are below
+        hold(q, k, v, eps=eps, floor=middle, channel_major=channel_major)
+    q[:, :, 3] = -1.0
+    assert (op(q, k, v, eps=0.0, floor=1e-6, channel_major=channel_major)[:, :, 3] == 0).all()
+    q[:, :, 3] = float("nan")
+    assert op(q, k, v, eps=0.0, floor=1e-6, channel_major=channel_major)[:, :, 3].isnan().all()
+
+
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("relu", [True, False])
@@ -225,6 +239,7 @@ def cases(data):
     inputs[3:] = [t.abs() for t in inputs[3:]]
     options = {
         "eps": data(st.sampled_from([1e-15, 1e-2])),
+        "floor": data(st.sampled_from([None, 1e-6, 10.0])),
         "relu": len(widths) == 3 or data(st.booleans()),
         "out_dtype": data(st.sampled_from([None, BF16, F32])),
         "channel_major": data(st.booleans()),

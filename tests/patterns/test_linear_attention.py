@@ -309,6 +309,19 @@ SPELLINGS = {
         ),
         tokens_first(),
     ),
+    "normaliser with a bound": (
+        lambda q, k, v: (lambda o: o[..., :-1] / o[..., -1:].clamp(min=30.0))(
+            q.relu() @ (k.relu().mT @ F.pad(v, (0, 1), value=1.0))
+        ),
+        tokens_first(),
+    ),
+    "normaliser from a sum, with a bound and eps": (
+        lambda q, k, v: (
+            (q.relu() @ (k.relu().mT @ v))
+            / ((q.relu() * k.relu().sum(-2, keepdim=True)).sum(-1, keepdim=True).clamp_min(30.0) + 1e-6)
+        ),
+        tokens_first(),
+    ),
     "normaliser from a sum": (summed, tokens_first()),
     "normaliser from a sum, bfloat16": (summed, tokens_first(torch.bfloat16)),
     "normaliser from a sum without its dim": (summed_away, tokens_first()),

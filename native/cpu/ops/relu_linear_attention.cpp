@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <limits>
 #include <optional>
 
 #include "../kernels.h"
@@ -46,8 +47,9 @@ TokenTensor broadcast(const TensorView& t) {
 
 Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                              const std::optional<Tensor>& norm_query, const std::optional<Tensor>& norm_key,
-                             const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps, bool relu,
-                             std::optional<ScalarType> out_dtype, bool channel_major) {
+                             const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps,
+                             std::optional<double> floor, bool relu, std::optional<ScalarType> out_dtype,
+                             bool channel_major) {
   const TensorView q = view(query), k = view(key), v = view(value);
   std::optional<TensorView> norm_q, norm_k, turn_cos, turn_sin;
   if (norm_query) norm_q = view(*norm_query);
@@ -66,7 +68,7 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
       (!turn_cos || (turns(*turn_cos, q) && turns(*turn_sin, q) && !norm_q)) && q.numel() != 0 && v.numel() != 0;
   if (!taken)
     return call_reference("relu_linear_attention", "fxrewrite::relu_linear_attention_reference", query, key, value,
-                          norm_query, norm_key, cos, sin, eps, relu, out_dtype, channel_major);
+                          norm_query, norm_key, cos, sin, eps, floor, relu, out_dtype, channel_major);
 
   ReluLinearAttentionArgs args{};
   args.query = token_tensor(q), args.key = token_tensor(k), args.value = token_tensor(v);
@@ -74,6 +76,7 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
   if (turn_cos) args.cos = broadcast(*turn_cos), args.sin = broadcast(*turn_sin);
   args.batch = q.size(0), args.heads = q.size(1), args.tokens = q.size(2), args.dim = q.size(3), args.dim_v = v.size(3);
   args.eps = static_cast<float>(eps);
+  args.floor = floor ? static_cast<float>(*floor) : -std::numeric_limits<float>::infinity();
   args.relu = relu;
   args.out_dtype = wide ? Dtype::float32 : Dtype::bfloat16;
 

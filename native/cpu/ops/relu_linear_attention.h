@@ -15,7 +15,7 @@ struct TokenTensor {
   Dtype dtype;
 };
 
-// out_i = Σ_j φ(k_j)·φ(q_i) v_j / (Σ_j norm_k_j·norm_q_i + eps), φ = ReLU where `relu`, else identity.
+// out_i = Σ_j φ(k_j)·φ(q_i) v_j / (max(Σ_j norm_k_j·norm_q_i, floor) + eps), φ = ReLU where `relu`, else identity.
 // Without norm tensors (null data) the normaliser's features are φ(q) and φ(k).
 // With cos and sin [.., tokens, dim / 2] (strides 0 where they broadcast) the numerator's are those, each pair
 // (2i, 2i + 1) turned: dim is even then, and there are no norm tensors.
@@ -25,7 +25,7 @@ struct ReluLinearAttentionArgs {
   int64_t out_strides[4];  // one of the last two is 1
   Dtype out_dtype;         // bfloat16 or float32
   int64_t batch, heads, tokens, dim, dim_v;
-  float eps;
+  float floor, eps;
   bool relu;
 };
 

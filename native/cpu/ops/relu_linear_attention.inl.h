@@ -457,6 +457,12 @@ class ReluLinearAttention {
         DivideColumns<Isa, T>{out, args.out_strides[3], norm, lead > 0 ? earlier : nullptr, stride});
   }
 
+  // A normaliser without the risk of a division by zero; NaN stays.
+  F32 bounded(F32 norm) const {
+    const F32 floor = Isa::splat(args.floor);
+    return Isa::select(norm < floor, floor, norm) + Isa::splat(args.eps);
+  }
+
   // Dimensions that are summed apart from the last `dim_block`: longer sums lose precision.
   int64_t leading() const { return round_up(args.dim, dim_block) - dim_block; }
 
@@ -486,7 +492,7 @@ class ReluLinearAttention {
         if (rest > 0) sum = Isa::fma(Isa::load(query + whole, rest), Isa::load(key_sum + whole), sum);
         parts[r] = sum;
       }
-      Isa::store(norm + i, divisor<T, Isa>(Isa::sum_each(parts) + Isa::splat(args.eps)), some);
+      Isa::store(norm + i, divisor<T, Isa>(bounded(Isa::sum_each(parts))), some);
     }
   }
 
@@ -500,7 +506,7 @@ class ReluLinearAttention {
           part = Isa::fma(Isa::load(queries + i * columns + j), Isa::splat(key_sum[i]), part);
         sum += part;
       }
-      Isa::store(norm + j, divisor<T, Isa>(sum + Isa::splat(args.eps)));
+      Isa::store(norm + j, divisor<T, Isa>(bounded(sum)));
     }
   }
 

@@ -90,7 +90,7 @@ FX_DEVICE void write_out(const Work& work, float (&sums)[Size::width / 8][4], co
     const int64_t token = first + r + 8 * half;
     float normaliser = normalisers[2 * half];
     if (token < last && normaliser != normaliser) normaliser = normalise_again(work, head, token);
-    const float inverse = 1.0f / (normaliser + args.eps);
+    const float inverse = 1.0f / ((normaliser < args.floor ? args.floor : normaliser) + args.eps);
     FX_UNROLL
     for (int n = 0; n < W / 8; ++n) FX_UNROLL
     for (int i = 2 * half; i < 2 * half + 2; ++i) {

@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <limits>
 #include <optional>
 
 #include "../registration.h"
@@ -40,8 +41,9 @@ Source source_of(const TensorView& t, bool relu) {
 
 Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                              const std::optional<Tensor>& norm_query, const std::optional<Tensor>& norm_key,
-                             const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps, bool relu,
-                             std::optional<ScalarType> out_dtype, bool channel_major) {
+                             const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps,
+                             std::optional<double> floor, bool relu, std::optional<ScalarType> out_dtype,
+                             bool channel_major) {
   const TensorView q = view(query), k = view(key), v = view(value);
   std::optional<TensorView> norm_q, norm_k;
   if (norm_query) norm_q = view(*norm_query);
@@ -58,13 +60,14 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
       q.size(0) * q.size(1) <= most_heads && device_properties(device).capability >= least_capability;
   if (!taken)
     return call_reference("relu_linear_attention", "fxrewrite::relu_linear_attention_reference", query, key, value,
-                          norm_query, norm_key, cos, sin, eps, relu, out_dtype, channel_major);
+                          norm_query, norm_key, cos, sin, eps, floor, relu, out_dtype, channel_major);
 
   ReluLinearAttentionArgs args{};
   args.query = source_of(q, relu), args.key = source_of(k, relu), args.value = source_of(v, false);
   if (norm_q) args.norm_query = source_of(*norm_q, false), args.norm_key = source_of(*norm_k, false);
   args.batch = q.size(0), args.heads = q.size(1), args.tokens = q.size(2), args.dim = q.size(3), args.dim_v = v.size(3);
   args.eps = static_cast<float>(eps);
+  args.floor = floor ? static_cast<float>(*floor) : -std::numeric_limits<float>::infinity();
   args.channel_major = channel_major;
   args.wide_out = wide;
 

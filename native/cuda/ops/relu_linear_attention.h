@@ -6,7 +6,7 @@
 
 namespace fx {
 
-// out_i = Σ_j φ(k_j)·φ(q_i) v_j / (Σ_j norm_k_j·norm_q_i + eps), φ = ReLU where `relu`, else identity.
+// out_i = Σ_j φ(k_j)·φ(q_i) v_j / (max(Σ_j norm_k_j·norm_q_i, floor) + eps), φ = ReLU where `relu`, else identity.
 // Without norm tensors (null data) the normaliser's features are φ(q) and φ(k).
 struct ReluLinearAttentionArgs {
   Source query, key, value, norm_query, norm_key;
@@ -14,7 +14,7 @@ struct ReluLinearAttentionArgs {
   bool channel_major;  // exchanged
   bool wide_out;       // float32, else bfloat16
   int64_t batch, heads, tokens, dim, dim_v;
-  float eps;
+  float floor, eps;
 };
 
 // How a call is cut into blocks, and what it needs beside its result. The cut depends on the sizes and the

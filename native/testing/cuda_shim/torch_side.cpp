@@ -71,8 +71,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fxrewrite_shim, m) {
   m.impl("_check_fences", TORCH_BOX(&check_fences));
   m.def(
       "relu_linear_attention(Tensor query, Tensor key, Tensor value, Tensor? norm_query=None, Tensor? norm_key=None, "
-      "Tensor? cos=None, Tensor? sin=None, *, float eps, bool relu=True, ScalarType? out_dtype=None, bool "
-      "channel_major=False) -> Tensor");
+      "Tensor? cos=None, Tensor? sin=None, *, float eps, float? floor=None, bool relu=True, ScalarType? "
+      "out_dtype=None, "
+      "bool channel_major=False) -> Tensor");
   m.def("fp8_linear(Tensor x, Tensor weight, Tensor? scale=None, Tensor? bias=None, int[]? block=None) -> Tensor");
 }
 
