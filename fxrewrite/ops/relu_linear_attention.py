@@ -48,14 +48,18 @@ def reference(
       result's.
     * ``channel_major``: memory order of the result, [B, H, Dv, N] (True) or [B, H, N, Dv] (False).
     """
+    for names, (one, two) in {
+        "norm_query and norm_key": (norm_query, norm_key),
+        "cos and sin": (cos, sin),
+    }.items():
+        if (one is None) != (two is None):
+            raise ValueError(f"relu_linear_attention: {names} go together; one of them is None")
     wide = torch.promote_types(value.dtype, torch.float32)
     q, k, v = query.to(wide), key.to(wide), value.to(wide)
     if relu:
         q, k = q.relu(), k.relu()
     norm_q = q if norm_query is None else norm_query.to(wide)
     norm_k = k if norm_key is None else norm_key.to(wide)
-    if (cos is None) != (sin is None):
-        raise ValueError("relu_linear_attention: cos and sin go together; one of them is None")
     if cos is not None and sin is not None:
         turn = cos.to(wide), sin.to(wide)
         q, k = rotated(q, *turn).to(query.dtype).to(wide), rotated(k, *turn).to(key.dtype).to(wide)
