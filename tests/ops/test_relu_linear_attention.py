@@ -213,7 +213,7 @@ def test_what_no_kernel_takes_is_the_reference():
     for wrong in ((turn[0], None), (turn[0][..., :3], turn[1]), (turn[0], turn[1][..., :5, :])):
         with pytest.raises(RuntimeError):
             op(q, k, v, None, None, *wrong, eps=1e-6)
-    with pytest.raises(ValueError, match="norm_query and norm_key go together"):
+    with pytest.raises(RuntimeError, match="norm_query and norm_key go together"):
         op(q, k, v, q.abs(), eps=1e-6)
 
 

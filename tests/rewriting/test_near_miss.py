@@ -50,7 +50,7 @@ def normalised(q, k, v, most):
 
 
 FEATURES = {
-    "a clamped normaliser": (lambda q, k, v: normalised(q, k, v, lambda z: z.clamp(min=1e-6)), "clamp"),
+    "a normaliser between bounds": (lambda q, k, v: normalised(q, k, v, lambda z: z.clamp(1e-6, 9)), "clamp"),
     "no normaliser": (lambda q, k, v: q.relu() @ (k.relu().mT @ v), ""),
     "weights first, not normalised": (lambda q, k, v: (q.relu() @ k.relu().mT) @ v, ""),
 }

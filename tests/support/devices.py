@@ -47,8 +47,9 @@ def sites(model, args, kwargs) -> list[fxrewrite.report.Site]:
 
 
 def counted(found) -> Counter[tuple]:
-    """Sites by what they compute. Of a layer, what follows it is in the site only if a kernel takes it too."""
-    main = {"linear": ("weight",), "fp8_matmul": ("weight",)}
+    """Sites by what they compute. What follows a layer, and what turns the features of linear attention, is in
+    the site only if a kernel takes it too."""
+    main = {"linear": ("weight",), "fp8_matmul": ("weight",), "linear_attention": ("v",)}
     return Counter(
         (site.kind, *(text for name, text in site.operands.items() if name in main.get(site.kind, (name,))))
         for site in found

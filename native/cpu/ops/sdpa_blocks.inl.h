@@ -57,6 +57,7 @@ class SdpaBlocks {
     rows = smaller(round_up(divide_up(args.length, blocks), unit), most_rows);
     blocks = divide_up(args.length, rows);
     keys = larger(visible_keys(args, args.length - 1).end, 1);
+    dim_block = !wide ? int64_t{1} << 40 : keys <= few_keys ? few_summed : most_summed;
     // The scores of a block go little beyond L1; packed keys come from L2 or a share of L3.
     key_block = round_up(caches().l1 / static_cast<int64_t>(sizeof(float) * most_rows), most_summed);
     // Tiles, which leave their sums in memory after each block of values, take long ones.
@@ -83,11 +84,13 @@ class SdpaBlocks {
   static constexpr int64_t held_blocks = 32;  // query blocks that share a span, where spans are many
   // Sums of more products than this in one register would lose to blocked ones in fp32.
   static constexpr int64_t most_summed = 128;
-  static constexpr int64_t dim_block = wide ? most_summed : int64_t{1} << 40;
+  // For few keys a framework's product sums in more chains than one, and its scores are as much nearer.
+  static constexpr int64_t few_keys = 64, few_summed = 32;
 
   const SdpaArgs& args;
   SoftmaxRow<Isa> softmax;
   int64_t group, blocks, rows, keys, held;
+  int64_t dim_block;    // dimensions whose products are summed in one register
   int64_t key_block;    // keys between two looks at the running maximum
   int64_t value_block;  // keys whose values are packed together
   int64_t span;         // keys that are packed at once
