@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..guards.prover import prove_equal
+from ..guards.verdict import Verdict
 from ..matching import Aliasing
 from ..matching.terms import CASTS, RESHAPES, readings
 from ..matching.transparent import float_cast, rearranged
@@ -58,9 +60,11 @@ def _hoist(graph: fx.Graph, cast: Any, chain: list[Any], source: Any) -> None:
     narrow, value = cast.meta["val"], source.meta["val"].to(cast.meta["val"].dtype)
     values = [value]
     for node in reversed(chain):
-        value = node.target(value, *node.args[1:], **node.kwargs)
+        args, named = fx.map_arg((node.args[1:], node.kwargs), lambda n: n.meta["val"])
+        value = node.target(value, *args, **named)
         values.append(value)
-    if value.stride() != narrow.stride():
+    same = zip(value.stride(), narrow.stride(), strict=True)
+    if any(prove_equal(a, b, "").verdict is not Verdict.PROVED for a, b in same):
         return
     with graph.inserting_after(source):
         moved = graph.call_function(aten.to.dtype, (source, narrow.dtype))

@@ -42,6 +42,21 @@ def test_moved(function):
     assert (last.meta["val"].dtype, last.meta["val"].stride()) == (want.dtype, want.stride())
 
 
+def split(x, y):
+    n = x.shape[3]
+    return (x / y).transpose(-1, -2).reshape(2, 3, n, 2, 2).to(BF16)
+
+
+def test_moved_among_symbolic_sizes():
+    gm = trace(split, X, Y, dynamic=True)
+    simplify(gm)
+    assert moved(gm)
+    x, y = torch.randn(2, 3, 4, 9), torch.rand(2, 3, 1, 9) + 0.5
+    out, want = gm(x, y), split(x, y)
+    assert torch.equal(out, want)
+    assert out.stride() == want.stride()
+
+
 def widens(x, y):
     return (x / y).flatten(1, 2).double()
 
