@@ -48,6 +48,12 @@ class Match:
     seen: frozenset[fx.Node] = frozenset()
     remade: frozenset[fx.Node] = frozenset()
 
+    def changed(self, **fields: Any) -> Match:
+        """The match with other values of some fields: ``dataclasses.replace`` at a third of its cost."""
+        made = object.__new__(Match)
+        made.__dict__.update(self.__dict__, **fields)
+        return made
+
     def __getitem__(self, name: str) -> View:
         """The tensor captured as ``name``."""
         found = self.bindings[name]
@@ -162,9 +168,8 @@ class Matcher:
                 yield from self._call_at(pattern.inner, view, match, None)
         elif isinstance(pattern, Call):
             # at the root nothing is looked through: the site's value is this node's
-            yield from self._call_at(
-                pattern, plain(root), Match(root, self.aliasing, self.masks, plain(root)), None
-            )
+            view = plain(root)
+            yield from self._call_at(pattern, view, Match(root, self.aliasing, self.masks, view), None)
         else:
             raise TypeError(f"a pattern must end in an operator, not {type(pattern).__name__}")
 
@@ -199,9 +204,9 @@ class Matcher:
             return
         if isinstance(item, View):
             item, passed = self._source(item)
-            match = replace(match, seen=match.seen | passed)
+            match = match.changed(seen=match.seen | passed)
         if variable.name not in match.bindings:
-            yield replace(match, bindings={**match.bindings, variable.name: item})
+            yield match.changed(bindings={**match.bindings, variable.name: item})
         elif match.bindings[variable.name] == item:
             yield match
 
@@ -227,7 +232,7 @@ class Matcher:
             if inner is None:
                 self._note(pattern.op, item.node, match)
                 return
-            match = replace(match, seen=match.seen | {item.node})
+            match = match.changed(seen=match.seen | {item.node})
             item = inner
 
     def _call_at(self, pattern: Call, view: View, match: Match, hole: Any) -> Iterator[Match]:
@@ -241,7 +246,7 @@ class Matcher:
         for term in self._readings[view]:
             if term.op == pattern.op and not any(map(self.aliasing.is_mutated, term.folded)):
                 nodes = {view.node, *term.folded}
-                here = replace(match, seen=match.seen | nodes, computed=match.computed | nodes)
+                here = match.changed(seen=match.seen | nodes, computed=match.computed | nodes)
                 yield from self._term(pattern, term, here, hole, view.node)
 
     def _term(
@@ -255,7 +260,7 @@ class Matcher:
         if term.op == "reshape" and not same_leading_regroup(term):
             return
         if term.attrs and not pattern.attrs:
-            match = replace(match, attrs={**match.attrs, **term.attrs})
+            match = match.changed(attrs={**match.attrs, **term.attrs})
         yield from self._arguments(pattern.args, term.args, match, hole)
         if pattern.commutative:
             yield from self._arguments(pattern.args, term.args[::-1], match, hole)
@@ -273,7 +278,7 @@ class Matcher:
         self, pattern: Repeat, item: Any, match: Match, budget: int, outer: tuple[Step, ...]
     ) -> Iterator[Match]:
         for base in self._match(pattern.base, item, match, None):
-            yield replace(base, steps=base.steps + outer)
+            yield base.changed(steps=base.steps + outer)
         if not budget:
             return
         for name, (step, own) in pattern.steps.items():
@@ -282,7 +287,7 @@ class Matcher:
                 inner: Any, found: Match, name: str = name, own: tuple[str, ...] = own
             ) -> Iterator[Match]:
                 # the step's own variables may not be bound yet: it is recorded once the step is complete
-                yield replace(found, bindings={**found.bindings, _HOLE: inner})
+                yield found.changed(bindings={**found.bindings, _HOLE: inner})
 
             for applied in self._match(step, item, _without(match, own), inside):
                 inner = applied.bindings[_HOLE]
@@ -331,7 +336,7 @@ def _exact_source(view: View, aliasing: Aliasing) -> View | None:
 
 
 def _without(match: Match, names: tuple[str, ...]) -> Match:
-    return replace(match, bindings={n: b for n, b in match.bindings.items() if n not in names})
+    return match.changed(bindings={n: b for n, b in match.bindings.items() if n not in names})
 
 
 def _same(found: Any, wanted: Any) -> bool:
