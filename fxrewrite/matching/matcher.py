@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -83,7 +83,7 @@ class Match:
                 return self
             bindings[name] = source
             seen |= passed
-        return replace(self, bindings=bindings, seen=frozenset(seen))
+        return self.changed(bindings=bindings, seen=frozenset(seen))
 
     def narrowed(self, *names: str) -> Match:
         """The match with these tensors bound to what was exactly widened into them, if anything.
@@ -97,7 +97,7 @@ class Match:
                 seen.add(view.node)
                 view = inner
             bindings[name] = view
-        return replace(self, bindings=bindings, seen=frozenset(seen))
+        return self.changed(bindings=bindings, seen=frozenset(seen))
 
     def independent_of(self, name: str) -> frozenset[fx.Node]:
         """The inner nodes that would be the same with another tensor captured as ``name``."""

@@ -32,7 +32,7 @@ def simplify(gm: fx.GraphModule) -> None:
     """Take out unused values and needless writes, in place: the same numbers, in a form that rules see."""
     _drop_unused(gm.graph)
     _drop_detach(gm.graph)
-    _release_models(gm.graph)
+    _release_prototypes(gm.graph)
     functionalize_fresh_writes(gm)
     functionalize_interleaved(gm)
     hoist_narrowing_casts(gm)
@@ -78,7 +78,7 @@ _FILLED: dict[Any, float | None] = {  # with what; None: an argument says it
 }
 
 
-def _release_models(graph: fx.Graph) -> None:
+def _release_prototypes(graph: fx.Graph) -> None:
     """``scores.new_ones(n, n)`` reads no number of ``scores``: as ``full`` it does not even use them."""
     for node in list(graph.nodes):
         if node.target not in _FILLED:
