@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from . import capture
-from .errors import CaptureError, UsageError, is_strict
+from .errors import CaptureError, UsageError, first_line, is_strict
 from .ops.counters import CallsSince
 from .ops.library import signature
 from .quality import is_exact
@@ -123,7 +123,7 @@ def _rewrite(
             raise
         report.note(
             f"a graph of {nodes} nodes stays as it is, by a fault of fxrewrite: "
-            f"{type(error).__name__}: {capture.first_line(error)} (FXREWRITE_STRICT=1 raises it)"
+            f"{type(error).__name__}: {first_line(error)} (FXREWRITE_STRICT=1 raises it)"
         )
         log.warning("a graph stays as it is", exc_info=error)
         return False

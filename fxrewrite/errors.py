@@ -33,6 +33,11 @@ class UnsupportedTorchError(FxrewriteError):
     """The installed torch is older than the oldest that fxrewrite works with."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def require_torch() -> None:
     """Raise `UnsupportedTorchError` unless the installed torch is 2.11 or newer."""
     needed = ".".join(map(str, MINIMUM_TORCH))

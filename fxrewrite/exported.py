@@ -9,7 +9,7 @@ import torch
 
 from . import capture
 from .backend import default_rules
-from .errors import UsageError, is_strict
+from .errors import UsageError, first_line, is_strict
 from .guards.facts import Exported, declare_exported
 from .report import Report
 from .rewriting import Options, rewrite_graph
@@ -48,7 +48,7 @@ def rewrite_exported(program: torch.export.ExportedProgram, options: Options) ->
         logging.getLogger("fxrewrite").warning("a program stays as it is", exc_info=error)
         report.note(
             f"the program stays as it is, by a fault of fxrewrite: {type(error).__name__}: "
-            f"{capture.first_line(error)} (FXREWRITE_STRICT=1 raises it)"
+            f"{first_line(error)} (FXREWRITE_STRICT=1 raises it)"
         )
         rewritten = capture.from_exported(copy.copy(program))
     rewritten.report = report  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from torch import nn
 from . import capture
 from .backend import compile_graph
 from .casting import casting_for_forward, trace_casts, untrace_casts
-from .errors import CaptureError, UsageError
+from .errors import CaptureError, UsageError, first_line
 from .layers import take_back_layers, write_out_layers
 from .ops.counters import CallsSince
 from .report import Report
@@ -146,7 +146,7 @@ def analyze_module(
     except Exception as error:
         raise CaptureError(
             f"{type(model).__name__} cannot be copied for the dry run: {type(error).__name__}: "
-            f"{capture.first_line(error)}"
+            f"{first_line(error)}"
         ) from error
 
     def dry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -187,7 +187,7 @@ def _copy(model: nn.Module) -> nn.Module:
         return capture.copy_sharing_tensors(model)
     except Exception as error:
         raise CaptureError(
-            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {capture.first_line(error)}); "
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {first_line(error)}); "
             "rewrite it in place: fxrewrite.rewrite(model, ..., inplace=True)"
         ) from error
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import fxrewrite
 
 from .. import capture
+from ..errors import first_line
 from ..report import Report, Site
 from ..report.merge import key
 from ..rewriting import Options
@@ -144,7 +145,7 @@ def _errors(
             for name, out in outputs.items()
         }
     except Exception as error:  # a model may have anything against float64
-        return {}, f"{type(error).__name__}: {capture.first_line(error)}"
+        return {}, f"{type(error).__name__}: {first_line(error)}"
     return errors, ""
 
 

@@ -12,8 +12,8 @@ from typing import cast
 import torch
 from torch import fx
 
-from ..capture import adding_guards, fake_mode_of, first_line, shape_env_of_graph
-from ..errors import is_strict
+from ..capture import adding_guards, fake_mode_of, shape_env_of_graph
+from ..errors import first_line, is_strict
 from ..guards.prover import prove_equal
 from ..guards.verdict import Judgement, Verdict
 from ..guards.vocabulary import blocking, judged

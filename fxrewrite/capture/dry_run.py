@@ -1,0 +1,84 @@
+"""The dry run: a model goes through Dynamo with fake tensors, and nothing is computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._guards
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..casting import trace_casts
+from ..copies import deep_copy
+from ..errors import first_line
+from ..layers import write_out_layers
+from .calls import with_own_code
+from .tensors import reachable_tensors
+
+
+@dataclass
+class FakeCall:
+    """A model and its arguments with every tensor replaced by a fake one: nothing is computed."""
+
+    mode: FakeTensorMode
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    notes: list[str]
+
+
+def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FakeCall:
+    """Copy ``model`` and arguments with fake tensors in place of all tensors.
+
+    Tensors on the meta device become fake CPU tensors, so that a configuration can be scanned
+    without its weights. Neither the model nor the arguments are changed.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    originals = (model, tuple(args), dict(kwargs))
+    memo: dict[int, Any] = {id(t): _fake_tensor(mode, t) for t in reachable_tensors(originals)}
+    probe, fake_args, fake_kwargs = deep_copy(originals, memo)
+    notes = write_out_layers(probe)
+    trace_casts(probe)
+    return FakeCall(mode, probe, fake_args, fake_kwargs, notes)
+
+
+def run_fake(call: FakeCall, backend: Callable[..., Any]) -> str | None:
+    """Run the model through Dynamo on fake tensors. Returns what stopped it, None if nothing did."""
+    call.model.forward = torch.compile(with_own_code(call.model.forward), backend=backend)
+    try:
+        with call.mode:
+            call.model(*call.args, **call.kwargs)
+    except Exception as error:  # whatever stops the dry run is what it reports
+        return _what_was_wrong(error)
+    return None
+
+
+_INNER = re.compile(r"got (?P<type>\w+)\((?P<quote>['\"])(?P<text>.*)(?P=quote)\)\s*$", re.MULTILINE)
+
+
+def _what_was_wrong(error: BaseException) -> str:
+    """The error that the model itself would raise, out of what Dynamo wrapped around it."""
+    while isinstance(error, torch._dynamo.exc.TorchDynamoException) and error.__cause__ is not None:
+        error = error.__cause__
+    inner = _INNER.search(str(error))
+    return f"{inner['type']}: {inner['text']}" if inner else f"{type(error).__name__}: {first_line(error)}"
+
+
+def _fake_tensor(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "meta":
+        with mode:
+            fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    else:
+        fake = mode.from_tensor(tensor.detach())
+    if isinstance(tensor, torch.nn.Parameter):
+        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    elif tensor.requires_grad:
+        fake.requires_grad_()
+    for name, mark in vars(tensor).items():
+        if name.startswith("_dynamo_"):  # mark_dynamic, maybe_mark_dynamic, mark_unbacked, mark_static
+            setattr(fake, name, mark)
+    return fake

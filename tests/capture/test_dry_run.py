@@ -1,0 +1,99 @@
+"""Models run on fake tensors: nothing is computed and nothing changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from fxrewrite import capture
+
+aten = torch.ops.aten
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.b.weight = self.a.weight
+        self.plain = torch.ones(8)
+        self.listed = {"deep": [torch.full((8,), 2.0)]}
+
+    def forward(self, x, flag=True):
+        y = F.scaled_dot_product_attention(self.a(x), self.b(x), x)
+        return (y * self.plain + self.listed["deep"][0]).softmax(-1) if flag else y
+
+
+X = torch.randn(2, 3, 8)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+def test_fake_call_copies_with_fakes():
+    net = Net()
+    call = capture.fake_call(net, (X,), {"flag": True})
+    assert call.model is not net
+    assert type(call.model) is Net
+    fakes = [call.model.a.weight, call.model.plain, call.model.listed["deep"][0], call.args[0]]
+    assert all(isinstance(t, FakeTensor) for t in fakes)
+    assert isinstance(call.model.a.weight, nn.Parameter)
+    assert call.model.b.weight is call.model.a.weight
+    assert call.kwargs == {"flag": True}
+    assert not isinstance(net.a.weight, FakeTensor)
+    assert not isinstance(X, FakeTensor)
+
+
+def test_fake_call_keeps_marks_and_layouts():
+    x = torch.randn(4, 6).t()
+    torch._dynamo.mark_dynamic(x, 0)
+    call = capture.fake_call(Net(), (x,), {})
+    assert call.args[0].stride() == x.stride()
+    assert call.args[0]._dynamo_dynamic_indices == {0}
+
+
+def test_meta_tensors_become_those_of_the_cpu():
+    with torch.device("meta"):
+        net, x = Net(), torch.empty(2, 3, 8)
+    call = capture.fake_call(net, (x,), {})
+    assert call.model.a.weight.device.type == "cpu"
+    assert call.args[0].device.type == "cpu"
+    assert net.a.weight.device.type == "meta"
+
+
+def test_a_fake_run_computes_and_changes_nothing():
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            x.add_(1)
+            return x @ x.mT
+
+    net, x = Writing(), X.clone()
+    graphs = []
+
+    def keep(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    assert capture.run_fake(capture.fake_call(net, (x,), {}), keep) is None
+    assert len(graphs) == 1
+    assert net.count == 0
+    assert torch.equal(x, X)
+
+
+def test_what_stops_a_fake_run_is_said():
+    class Broken(nn.Module):
+        def forward(self, x):
+            return x @ torch.ones(3, 3)
+
+    said = capture.run_fake(capture.fake_call(Broken(), (X,), {}), lambda gm, inputs: gm.forward)
+    assert said is not None
+    assert "\n" not in said
