@@ -18,7 +18,7 @@ from . import capture
 from .errors import CaptureError, UsageError, first_line, is_strict
 from .ops.counters import CallsSince
 from .ops.library import signature
-from .quality import is_exact
+from .quality import in_kernels, is_exact
 from .report import Capture, Report
 from .rewriting import Options, make_options, rewrite_graph, uncaptured_sites
 
@@ -95,7 +95,10 @@ def compile_graph(
 
     def run(*inputs: Any) -> Any:
         # our operators have no derivatives, and tangents are computed under no_grad() too
-        return exact(*inputs) if is_exact() or capture.computes_tangents() else lowered(*inputs)
+        if is_exact() or capture.computes_tangents():
+            return exact(*inputs)
+        with in_kernels():
+            return lowered(*inputs)
 
     return run
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from fxrewrite import ops
 from fxrewrite.cli import main
+from fxrewrite.ops.implementations import BF16_LEVELS
 from fxrewrite.ops.isa import active_isa
 from fxrewrite.ops.library import native_library_path
 
@@ -51,6 +52,15 @@ def test_a_kernel_that_is_not_chosen_is_listed_with_its_reason():
     start = next(i for i, row in enumerate(lines) if row.startswith("sdpa (") and "1024 queries" in row)
     assert lines[start + 1].split()[0] == "refused"
     assert "query rows" in lines[start + 1]
+
+
+@needs_native
+def test_what_the_level_high_lowers_is_said():
+    lines = doctor().stdout.splitlines()
+    start = next(i for i, row in enumerate(lines) if row.startswith("linear (fp32, 1024"))
+    chosen = next(row for row in lines[start:] if row.startswith(("chosen", "none")))
+    lowers = active_isa() in BF16_LEVELS
+    assert ("at quality 'high': x and weight are rounded to bfloat16" in chosen) == lowers
 
 
 def test_a_missing_library_is_a_fault(monkeypatch):

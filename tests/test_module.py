@@ -153,7 +153,7 @@ def test_restore_needs_a_rewritten_model():
             "then='later': expected one of 'eager', 'inductor'",
         ),
         (lambda: fxrewrite.rewrite(model(), rules=[3]), "3 is not a Rule instance"),
-        (lambda: fxrewrite.quality("best").__enter__(), "expected one of 'exact', 'lossless'"),
+        (lambda: fxrewrite.quality("best").__enter__(), "expected one of 'exact', 'lossless', 'high'"),
     ],
 )
 def test_wrong_use(call, said):

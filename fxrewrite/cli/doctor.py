@@ -175,21 +175,27 @@ def _choices() -> Iterator[tuple[str, list[Finding]]]:
 def _choices_on(device: str) -> Iterator[tuple[str, list[Finding]]]:
     import torch
 
+    from ..report.words import at_high
     from ..rewriting.choice import Choice, arguments_of, choose
 
-    def empty(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    bf16, fp8 = torch.bfloat16, torch.float8_e4m3fn
+
+    def empty(*sizes: int, dtype: torch.dtype = bf16) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device=device)
 
     def rows(choice: Choice) -> list[Finding]:
         refused = [("refused", refusal.implementation, refusal.requirement) for refusal in choice.refusals]
         if choice.implementation is None:
             return [*refused, ("none", "", "no kernel of ours: the site is left as it is")]
-        return [*refused, ("chosen", choice.implementation, "")]
+        return [*refused, ("chosen", choice.implementation, at_high(choice.lowered))]
 
-    fp8 = torch.float8_e4m3fn
     calls: list[tuple[str, str, dict[str, torch.Tensor]]] = [
-        ("linear", f"bf16, {count} of 4096 x 4096", {"x": empty(count, 4096), "weight": empty(4096, 4096)})
-        for count in (1, 1024)
+        (
+            "linear",
+            f"{name}, {count} of 4096 x 4096",
+            {"x": empty(count, 4096, dtype=dtype), "weight": empty(4096, 4096, dtype=dtype)},
+        )
+        for name, dtype, count in (("bf16", bf16, 1), ("bf16", bf16, 1024), ("fp32", torch.float32, 1024))
     ]
     calls += [
         (

@@ -31,12 +31,14 @@ class CudaImplementation:
 
     ``requires`` gets the call's arguments by name (fake tensors and plain values). ``lower(op, arguments)``,
     for calls of the framework, writes them into the graph with the builder ``op``, from the same
-    arguments as nodes, and returns the result's node; None is a kernel of ours.
+    arguments as nodes, and returns the result's node; None is a kernel of ours. ``lowers`` says in words what
+    is computed in lower precision at quality "high".
     """
 
     algorithm: str
     requires: Callable[[Arguments], Iterable[Guard]]
     lower: Lowering | None = None
+    lowers: Callable[[Arguments], str] = lambda arguments: ""
 
     @property
     def name(self) -> str:
@@ -48,6 +50,10 @@ class CudaImplementation:
         device = next(a.device for a in arguments.values() if isinstance(a, torch.Tensor))
         own = [] if self.lower else [_loaded(), at_least(capability(device), LEAST_CAPABILITY, "capability")]
         return [*own, *self.requires(arguments)]
+
+    def lowered(self, arguments: Arguments) -> str:
+        """What a call with these arguments computes in lower precision at quality "high"; "" for nothing."""
+        return self.lowers(arguments)
 
 
 def capability(device: torch.device) -> int:

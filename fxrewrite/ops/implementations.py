@@ -23,16 +23,22 @@ BF16_LEVELS = ("amx_bf16", "avx512_bf16")  # with instructions for products of b
 BF16, FP32, FP16 = torch.bfloat16, torch.float32, torch.float16
 
 
+def _nothing(arguments: Arguments, level: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Implementation:
     """A kernel of an op: its algorithm, the ISA levels at which it is listed, and what it requires.
 
-    ``requires`` gets the call's arguments by name (fake tensors and plain values) and the ISA level.
+    ``requires`` gets the call's arguments by name (fake tensors and plain values) and the ISA level. So does
+    ``lowers``, which says in words what the kernel computes in lower precision at quality "high".
     """
 
     algorithm: str
     levels: tuple[str, ...]
     requires: Callable[[Arguments, str], Iterable[Guard]]
+    lowers: Callable[[Arguments, str], str] = _nothing
 
     @property
     def name(self) -> str:
@@ -46,6 +52,10 @@ class Implementation:
         listed = holds(level in self.levels, pays, f"kernels of level {level}")
         first = measured(listed, f"faster than the framework from {self.levels[-1]} on")
         return [first, *self.requires(arguments, level)]
+
+    def lowered(self, arguments: Arguments) -> str:
+        """What a call with these arguments computes in lower precision at quality "high"; "" for nothing."""
+        return self.lowers(arguments, active_isa())
 
 
 # -------------------------------------------------------------------------------------------- linear
@@ -93,10 +103,23 @@ def _dot(a: Arguments, level: str) -> Iterable[Guard]:
     yield from _row_by_row(a, level)
 
 
+def _most_dot_rows(weight: torch.Tensor) -> int:
+    """most_dot_rows of native/cpu/ops/linear_driver.inl.h, for the levels with BF16 instructions."""
+    k = weight.shape[1]
+    return min(max(k // 20, 4), 32) if isinstance(k, int) else 4
+
+
+def _linear_lowers(a: Arguments, level: str) -> str:
+    """Few rows read the weight at memory's speed as it is."""
+    rows = _rows(a["x"])
+    if a["x"].dtype != FP32 or level not in BF16_LEVELS or _at_most([rows], _most_dot_rows(a["weight"])):
+        return ""
+    return "x and weight are rounded to bfloat16"
+
+
 def _row_by_row(a: Arguments, level: str) -> Iterable[Guard]:
     """What the dot form needs of a linear of either kind."""
-    k = a["weight"].shape[1]
-    most = min(max(k // 20, 4), 32) if isinstance(k, int) else 4
+    most = _most_dot_rows(a["weight"])
     yield equal(a["weight"].stride(1), 1, "the weight is row-major")
     if level == "amx_bf16" and a["x"].dtype == BF16:
         most = 4  # sixteen rows cost on tiles what one does
@@ -252,7 +275,10 @@ LEVELS = ("amx_bf16", "avx512_bf16", "avx512", "avx2", "portable")
 # of "tokens" and "channels". "dot", "stream" and everything in fp32 are the kernels of avx512_bf16. What
 # pays was measured at that level and is taken over: no machine with AMX was at hand.
 IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
-    "linear": (Implementation("dot", LEVELS, _dot), Implementation("panel", LEVELS, _linear)),
+    "linear": (
+        Implementation("dot", LEVELS, _dot, _linear_lowers),
+        Implementation("panel", LEVELS, _linear, _linear_lowers),
+    ),
     "fp8_linear": (Implementation("dot", LEVELS, _fp8_dot), Implementation("panel", LEVELS, _fp8_linear)),
     "sdpa": (
         Implementation("stream", LEVELS[:4], _sdpa_stream),

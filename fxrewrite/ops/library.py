@@ -164,6 +164,13 @@ def load_cuda() -> str | None:
     return None
 
 
+def allow_bf16_operands(allowed: bool) -> None:
+    """Tell the loaded native libraries whether float32 operands may be rounded to bfloat16 in this thread."""
+    for missing, name in ((load_native(), ""), (load_cuda(), "_cuda")):
+        if missing is None:
+            call_native(f"_allow{name}_bf16_operands", allowed)
+
+
 def call_native(name: str, *args: Any) -> Any:
     """Call a bookkeeping op of the native library (``_isa``, ``_counters`` ...)."""
     return getattr(getattr(torch.ops, NAMESPACE), name)(*args)

@@ -15,7 +15,7 @@ from .merge import merge
 from .report import Report
 from .roofline import Ceilings, expected
 from .site import Operation, Site
-from .words import operands, short_location, sites_text, work
+from .words import at_high, operands, short_location, sites_text, work
 
 _COLOURS = {Verdict.PROVED: "green", Verdict.UNKNOWN: "yellow", Verdict.REFUTED: "red"}
 
@@ -64,7 +64,7 @@ def _print_site(
         _heading(console, "Implementations, best first")
         rows = [(Text("refused", "red"), r.implementation, r.requirement) for r in site.refusals]
         if site.implementation:
-            rows.append((Text("chosen", "green"), site.implementation, ""))
+            rows.append((Text("chosen", "green"), site.implementation, at_high(site.lowered)))
         _print_rows(console, rows)
 
 

@@ -38,7 +38,8 @@ class Site:
     model ("" where unknown); ``location`` the user's "file:line"; ``source`` that line's text;
     ``node`` the anchor's name in the captured graph; ``operands`` dtype and shape by capture name;
     ``implementation`` the kernel expected to run (None when rejected); ``refusals`` the better ones
-    that do not apply, best first; ``flops`` the work of one call as text (an expression where sizes
+    that do not apply, best first; ``lowered`` what the kernel computes in lower precision at quality "high",
+    "" for nothing; ``flops`` the work of one call as text (an expression where sizes
     are symbolic), "" where not counted; ``work`` the same at the sizes of the example inputs;
     ``bytes`` what operands and result take in memory there: the least that a call can move;
     ``operations`` the captured code from operands to result; ``covered_by`` the id of the matched site
@@ -59,6 +60,7 @@ class Site:
     judgements: tuple[Judgement, ...] = ()
     implementation: str | None = None
     refusals: tuple[Refusal, ...] = ()
+    lowered: str = ""
     flops: str = ""
     work: int = 0
     bytes: int = 0
@@ -104,6 +106,7 @@ class Site:
             "refusals": [
                 {"implementation": r.implementation, "requirement": r.requirement} for r in self.refusals
             ],
+            "lowered": self.lowered,
             "flops": self.flops,
             "work": self.work,
             "bytes": self.bytes,

@@ -69,6 +69,11 @@ def operands(site: Site) -> str:
     return "; ".join(f"{', '.join(same)}: {described}" for described, same in names.items())
 
 
+def at_high(lowered: str) -> str:
+    """What a kernel lowers, as a remark beside it: "at quality 'high': x is rounded to bfloat16"."""
+    return lowered and f"at quality 'high': {lowered}"
+
+
 def short_dtypes(text: str) -> str:
     """ "bfloat16" as "bf16"."""
     return _SHORT_DTYPE.sub(r"\1f\2", text)

@@ -37,7 +37,7 @@ class Candidate:
 
     def reject(self, code: Reason, detail: str = "") -> None:
         self.site.status, self.site.code, self.site.detail = "rejected", code, detail
-        self.site.implementation = None
+        self.site.implementation, self.site.lowered = None, ""
 
     def lose_to(self, winner: Candidate) -> None:
         """Reject, since ``winner`` replaces nodes of this one."""

@@ -18,7 +18,8 @@ from ..report import Reason, Refusal
 class Choice:
     """The chosen implementation with its requirements as judged, or None and the class of the last refusal.
 
-    ``refusals`` are those before it, best first. ``lower``: see `CudaImplementation`.
+    ``refusals`` are those before it, best first. ``lower``: see `CudaImplementation`. ``lowered`` says what
+    the implementation computes in lower precision at quality "high".
     """
 
     implementation: str | None
@@ -26,6 +27,7 @@ class Choice:
     refusals: tuple[Refusal, ...]
     code: Reason = Reason.GUARD
     lower: Lowering | None = None
+    lowered: str = ""
 
 
 def choose(op: str, arguments: Mapping[str, Any], *, on_unknown: str = "dispatch") -> Choice:
@@ -42,7 +44,8 @@ def choose(op: str, arguments: Mapping[str, Any], *, on_unknown: str = "dispatch
         blocker = blocking(judgements, on_unknown)
         if blocker is None:
             lower = getattr(implementation, "lower", None)
-            return Choice(implementation.name, judgements, tuple(refusals), lower=lower)
+            lowered = implementation.lowered(arguments)
+            return Choice(implementation.name, judgements, tuple(refusals), lower=lower, lowered=lowered)
         requirement = blocker.detail or blocker.residual or blocker.guard
         if blocker.is_open:
             code, requirement = Reason.UNPROVED, blocker.residual or blocker.guard

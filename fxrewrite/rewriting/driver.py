@@ -258,6 +258,7 @@ class Pass:
                 candidate.reject(choice.code, choice.refusals[-1].requirement if choice.refusals else "")
                 return
             site.implementation = choice.implementation
+            site.lowered = choice.lowered or site.lowered
             if choice.lower is not None:
                 self._lower(candidate, node, choice.lower)
 
@@ -294,7 +295,8 @@ def _contain(error: Exception, site: Site) -> None:
     """Reject the site with reason INTERNAL, and log the fault; FXREWRITE_STRICT has it raised."""
     if is_strict():
         raise error
-    site.status, site.code, site.implementation = "rejected", Reason.INTERNAL, None
+    site.status, site.code = "rejected", Reason.INTERNAL
+    site.implementation, site.lowered = None, ""
     site.detail = f"{site.rule}: {type(error).__name__}: {first_line(error)}"
     place = site.location or site.node
     log = logging.getLogger("fxrewrite")

@@ -1,5 +1,6 @@
 // Ops through which Python asks the library what it is doing: `_isa`, `_detected_isa`, `_amx_obstacle`,
-// `_counters`, `_reset_counters`. They take no tensors, so they are registered for every backend.
+// `_counters`, `_reset_counters`; and through which it sets the level of this thread, `_allow_bf16_operands`. They
+// take no tensors, so they are registered for every backend.
 
 #include <torch/csrc/stable/library.h>
 
@@ -8,6 +9,7 @@
 #include "counters.h"
 #include "isa.h"
 #include "kernels.h"
+#include "quality.h"
 
 namespace fx {
 
@@ -23,6 +25,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fxrewrite, m) {
   m.def("_amx_obstacle() -> str");
   m.def("_counters() -> str");
   m.def("_reset_counters() -> ()");
+  m.def("_allow_bf16_operands(bool allowed) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fxrewrite, CompositeExplicitAutograd, m) {
@@ -31,6 +34,7 @@ STABLE_TORCH_LIBRARY_IMPL(fxrewrite, CompositeExplicitAutograd, m) {
   m.impl("_amx_obstacle", TORCH_BOX(&amx_obstacle_text));
   m.impl("_counters", TORCH_BOX(&counters_text));
   m.impl("_reset_counters", TORCH_BOX(&reset_counters));
+  m.impl("_allow_bf16_operands", TORCH_BOX(&allow_bf16_operands));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fxrewrite
 from fxrewrite.ops import fp8_linear as fp8_definition
 from fxrewrite.ops.counters import counters, reset_counters
 from fxrewrite.ops.isa import active_isa
@@ -45,6 +46,18 @@ def test_linear(m, n, k):
         fp8_definition.reference(x, codes, None, bias),
         F.linear(x.double(), codes.double(), bias.double()),
     )
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 32), (33, 72), (40, 515), (31, 1025)])
+def test_linear_of_floats_at_quality_high(n, k):
+    x, weight, bias = (t.float() + 2.0**-12 for t in (random(77, k), random(n, k, seed=1), random(n, seed=2)))
+    assert "tdpbf16ps" not in executed(lambda: linear(x, weight, bias))
+    with fxrewrite.quality("high"):
+        assert executed(lambda: linear(x, weight, bias))["tdpbf16ps"] >= -(-77 // 16) * -(-n // 16) * (k // 32)
+        high = linear(x, weight, bias)
+    x, weight = x.bfloat16().double(), weight.bfloat16().double()
+    size = x.abs() @ weight.abs().T + bias.abs()
+    assert ((high - F.linear(x, weight, bias.double())).abs() <= size * (k + 2) * 2.0**-24).all()
 
 
 @pytest.mark.parametrize("k", [64, 72, 96, 112])

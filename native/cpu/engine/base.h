@@ -47,6 +47,11 @@ struct positive {
   T value;
 };
 
+// An element that is read as bf16, rounded to nearest.
+struct rounded {
+  float value;
+};
+
 FX_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 FX_INLINE constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 FX_INLINE constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -29,6 +29,7 @@ constexpr bool AmxBf16::tiles<bf16> = true;
 
 const char* linear(const LinearArgs& args, const Parallel& pool) {
   if (args.dtype == Dtype::bfloat16) return linear_of<AmxBf16, bf16>(args, pool);
+  if (rounds_operands<AmxBf16>(args)) return linear_of_rounded<AmxBf16>(args, pool);
   return avx512_bf16_kernels.linear(args, pool);
 }
 

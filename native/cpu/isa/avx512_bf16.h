@@ -97,6 +97,9 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   static FX_MEMBER __m512 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static FX_MEMBER __m512 load(const rounded* p, int count) {
+    return widen((__m256i)_mm512_cvtneps_pbh(load(&p->value, count)));
+  }
   static FX_MEMBER void store(float* p, F32 value, int count) { _mm512_mask_storeu_ps(p, first16(count), value); }
   static FX_MEMBER void store(bf16* p, F32 value) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(value));
@@ -311,6 +314,10 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   static FX_MEMBER F32 panel_of_k(const bf16* column) { return _mm512_loadu_ps(column); }
   static FX_MEMBER F32 panel_of_k(const bf16* column, int count) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first32(count), column));
+  }
+  static FX_MEMBER F32 panel_of_k(const rounded* column, int count) {
+    const F32 high = load(&column[16].value, static_cast<int>(larger(count - 16, 0)));
+    return (F32)_mm512_cvtne2ps_pbh(high, load(&column->value, static_cast<int>(smaller(count, 16))));
   }
   template <class T>
   static FX_MEMBER F32 panel_of_k(const T* column) {

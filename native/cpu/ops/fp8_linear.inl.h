@@ -48,7 +48,7 @@ struct Fp8Problem : LinearProblem<X, W> {
   }
 
   template <class Isa>
-  FX_MEMBER WeightRows<X> rows_of_weight(int64_t row, int64_t rows, int64_t k, int64_t depth) const {
+  FX_MEMBER OperandRows<X> rows_of_weight(int64_t row, int64_t rows, int64_t k, int64_t depth) const {
     const int64_t stride = round_up(depth, 64) + 32;  // an odd number of cache lines: rows spread over L1's sets
     auto* decoded = static_cast<X*>(scratch(Scratch::activations, sizeof(X) * static_cast<size_t>(rows * stride)));
     for (int64_t r = 0; r < rows; ++r)

@@ -11,6 +11,7 @@
 
 #include "../kernels.h"
 #include "../pool.h"
+#include "../quality.h"
 #include "../reference.h"
 #include "../tensor_view.h"
 #include "rows.h"
@@ -123,6 +124,7 @@ Tensor linear(Tensor x, Tensor weight, std::optional<Tensor> bias, std::string a
           .activation = *chosen,
           .multiply = *factor,
           .residual = *addend,
+          .bf16_operands = bf16_operands_allowed(),
       },
       torch_pool());
   count("linear", table.name, algorithm);

@@ -66,7 +66,7 @@ static void multiply_chains(float* sums, int64_t width, const X* x, int64_t x_st
 template <class Isa, class Problem>
 static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t column, int64_t columns,
                          const PanelBlocking& blocking) {
-  using X = typename Problem::Input;
+  using X = typename Problem::Operand;
   constexpr int64_t unit = gemm::row_unit<Isa, X>;
   const int64_t width = round_up(columns, column_unit);
   const bool one_block = p.k <= blocking.depth;
@@ -76,11 +76,10 @@ static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t co
       scratch(Scratch::panel, static_cast<size_t>(chains) * gemm::packed_bytes<Isa, X>(blocking.chain, columns)));
   auto* sums =
       static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(kept_rows * width)));
-  const Epilogue<X> epilogue = p.epilogue();
+  const Epilogue<typename Problem::Output> epilogue = p.epilogue();
 
   for (int64_t k = 0; k == 0 || k < p.k; k += blocking.depth) {
     const int64_t depth = smaller(p.k - k, blocking.depth);
-    const X* x = p.x + row * p.x_stride + k;
     char* to = packed;
     for (int64_t i = 0; i < depth; i += blocking.chain) {
       const int64_t count = smaller(depth - i, blocking.chain);
@@ -92,8 +91,8 @@ static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t co
       const int64_t count = smaller(rows - r, unit);
       float* c = one_block ? sums : sums + r * width;
       if (last) expect_rows(epilogue, row + r, count, column, columns);
-      multiply_chains<Isa>(c, width, x + r * p.x_stride, p.x_stride, packed, count, columns, depth, blocking.chain,
-                           k > 0);
+      const OperandRows<X> x = p.template rows_of_x<Isa>(row + r, count, k, depth);
+      multiply_chains<Isa>(c, width, x.values, x.stride, packed, count, columns, depth, blocking.chain, k > 0);
       if (last) finish_rows<Isa>(epilogue, c, width, row + r, count, column, columns);
     }
   }
@@ -101,7 +100,7 @@ static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t co
 
 template <class Isa, class Problem>
 static void linear_by_panels(const Problem& p, const Parallel& pool) {
-  using X = typename Problem::Input;
+  using X = typename Problem::Operand;
   if constexpr (Isa::template tiles<X>) {
     if (p.weight_stride_k == 1 || p.k <= 1) return LinearByTiles<Isa, Problem>(p).run(pool);
   }

@@ -6,28 +6,30 @@
 
 namespace fx {
 
-// Rows of a weight as tiles read them: contiguous, row r at values + r · stride.
+// Rows of an operand as products read them: contiguous, row r at values + r · stride.
 template <class X>
-struct WeightRows {
+struct OperandRows {
   const X* values;
   int64_t stride;
 };
 
-template <class X, class W>
+// Products are of X; y and what its epilogue takes are of Y.
+template <class X, class W, class Y = X>
 struct LinearProblem {
-  using Input = X;
+  using Operand = X;
+  using Output = Y;
 
   const X* x;
   const W* weight;
-  const X* bias;         // or null
+  const Y* bias;         // or null
   const float* scale;    // or null
   int64_t scale_stride;  // 0 or 1
-  X* y;                  // [m, n], row-major
+  Y* y;                  // [m, n], row-major
   int64_t m, n, k;
   int64_t x_stride;
   int64_t weight_stride_n, weight_stride_k;
   Activation activation = Activation::none;
-  RowOperand<X> multiply = {}, residual = {};
+  RowOperand<Y> multiply = {}, residual = {};
 
   // Packs k in [k_first, k_first + depth) of columns [column, column + columns) of Wᵀ, as the engine takes them.
   template <class Isa>
@@ -38,11 +40,17 @@ struct LinearProblem {
 
   // k in [k_first, k_first + depth) of rows [row, row + rows) of a row-major W; they stand until the next call.
   template <class Isa>
-  FX_MEMBER WeightRows<X> rows_of_weight(int64_t row, int64_t /*rows*/, int64_t k_first, int64_t /*depth*/) const {
+  FX_MEMBER OperandRows<X> rows_of_weight(int64_t row, int64_t /*rows*/, int64_t k_first, int64_t /*depth*/) const {
     return {weight + row * weight_stride_n + k_first, weight_stride_n};
   }
 
-  FX_MEMBER Epilogue<X> epilogue() const { return {y, n, bias, scale, scale_stride, activation, multiply, residual}; }
+  // The same of x.
+  template <class Isa>
+  FX_MEMBER OperandRows<X> rows_of_x(int64_t row, int64_t /*rows*/, int64_t k_first, int64_t /*depth*/) const {
+    return {x + row * x_stride + k_first, x_stride};
+  }
+
+  FX_MEMBER Epilogue<Y> epilogue() const { return {y, n, bias, scale, scale_stride, activation, multiply, residual}; }
 };
 
 }  // namespace fx

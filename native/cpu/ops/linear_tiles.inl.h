@@ -64,7 +64,7 @@ class LinearByTiles {
     int64_t k = 0;
     do {  // once where p.k is 0
       const int64_t some = Isa::block_depth(smaller(k_block, p.k - k));
-      const WeightRows<bf16> a = p.template rows_of_weight<Isa>(n, columns, k, some);
+      const OperandRows<bf16> a = p.template rows_of_weight<Isa>(n, columns, k, some);
       for (int64_t r = 0; r < rows; r += unit) {
         const int64_t wide = width(rows, r);
         const uint32_t* panel = packed + depth * r + k / 2 * wide;
@@ -80,8 +80,9 @@ class LinearByTiles {
   // The sums are yᵀ: squares of them are transposed in registers.
   void finish(const float* sums, int64_t stride, int64_t row, int64_t rows, int64_t n, int64_t columns) const {
     constexpr int lanes = Isa::lanes;
-    const Epilogue<bf16> epilogue = p.epilogue();
-    const FinishTo<Isa, bf16> to{epilogue, n};
+    using Y = typename Problem::Output;
+    const Epilogue<Y> epilogue = p.epilogue();
+    const FinishTo<Isa, Y> to{epilogue, n};
     typename Isa::F32 square[lanes];
     for (int64_t r = 0; r < rows; r += lanes)
       for (int64_t c = 0; c < columns; c += lanes) {
