@@ -53,7 +53,9 @@ def test_linear_of_floats_at_quality_high(n, k):
     x, weight, bias = (t.float() + 2.0**-12 for t in (random(77, k), random(n, k, seed=1), random(n, seed=2)))
     assert "tdpbf16ps" not in executed(lambda: linear(x, weight, bias))
     with fxrewrite.quality("high"):
-        assert executed(lambda: linear(x, weight, bias))["tdpbf16ps"] >= -(-77 // 16) * -(-n // 16) * (k // 32)
+        assert executed(lambda: linear(x, weight, bias))["tdpbf16ps"] >= -(-77 // 16) * -(-n // 16) * (
+            k // 32
+        )
         high = linear(x, weight, bias)
     x, weight = x.bfloat16().double(), weight.bfloat16().double()
     size = x.abs() @ weight.abs().T + bias.abs()
