@@ -154,9 +154,8 @@ def analyze_module(
 
     for note in call.notes:
         report.note(note)
-    breaks = capture.GraphBreaks()
-    problem = capture.run_fake(call, dry)
-    for reason in breaks.take():
+    problem, breaks = capture.run_fake(call, dry)
+    for reason in breaks:
         report.note(reason)
     if problem is not None and not report.captures:
         raise CaptureError(f"{type(model).__name__} cannot be captured: {problem}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import logging
 import os
@@ -170,6 +171,13 @@ def test_what_the_target_gives_is_what_is_analysed():
     assert [tuple(a.shape) for a in args] == [(2,)]
     assert kwargs == {"scale": 2.0}
     assert not gradients
+
+
+def test_the_collector_of_garbage_is_left_as_it_was():
+    before = gc.get_threshold()
+    assert sites("models.py:build").exit_code == 0
+    assert sites("models.py:no_such").exit_code != 0
+    assert gc.get_threshold() == before
 
 
 def test_version():

@@ -26,6 +26,10 @@ class GraphBreaks:
             f"{what}, {count} times: {_first_words(reason)}" for (what, reason), count in sorted(new.items())
         ]
 
+    def forget(self) -> None:
+        """Leave out what was reported since the last call."""
+        self._before = self._now()
+
     @staticmethod
     def _now() -> Counter[tuple[str, str]]:
         counters = torch._dynamo.utils.counters

@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 import torch._dynamo
-import torch._guards
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..casting import trace_casts
 from ..copies import deep_copy
 from ..errors import first_line
 from ..layers import write_out_layers
+from .breaks import GraphBreaks
 from .calls import with_own_code
+from .repeats import traced_once
 from .tensors import reachable_tensors
 
 
@@ -46,15 +48,58 @@ def fake_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     return FakeCall(mode, probe, fake_args, fake_kwargs, notes)
 
 
-def run_fake(call: FakeCall, backend: Callable[..., Any]) -> str | None:
-    """Run the model through Dynamo on fake tensors. Returns what stopped it, None if nothing did."""
-    call.model.forward = torch.compile(with_own_code(call.model.forward), backend=backend)
+def run_fake(call: FakeCall, backend: Callable[..., Any]) -> tuple[str | None, list[str]]:
+    """Run the model through Dynamo on fake tensors.
+
+    Returns what stopped it, None if nothing did, and what Dynamo left to Python, a line each. Where the
+    model is one graph, the run ends with its capture, and repeated blocks are traced once.
+    """
+    forward = call.model.forward
+    breaks = GraphBreaks()
+    with traced_once(call.model) as repeats:
+        if repeats and not torch.is_grad_enabled():  # through OWN_STORAGE no gradient flows
+            whole = _Whole(backend)
+            problem = _run(call, forward, whole, fullgraph=True)
+            if whole.captured:
+                return problem, breaks.take()
+            breaks.forget()
+    problem = _run(call, forward, backend)
+    return problem, breaks.take()
+
+
+def _run(
+    call: FakeCall, forward: Callable[..., Any], backend: Callable[..., Any], *, fullgraph: bool = False
+) -> str | None:
+    call.model.forward = torch.compile(with_own_code(forward), backend=backend, fullgraph=fullgraph)
     try:
         with call.mode:
             call.model(*call.args, **call.kwargs)
+    except _Captured:
+        return None
     except Exception as error:  # whatever stops the dry run is what it reports
         return _what_was_wrong(error)
     return None
+
+
+class _Captured(Exception):
+    """The graph of the whole model has been captured: its run has nothing to add."""
+
+
+class _Whole:
+    """A backend that hands the one graph of a model on, and ends the run where the graph would start."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self._backend = backend
+        self.captured = False
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.captured = True
+        self._backend(gm, inputs)
+
+        def end(*_: Any) -> Any:
+            raise _Captured
+
+        return end
 
 
 _INNER = re.compile(r"got (?P<type>\w+)\((?P<quote>['\"])(?P<text>.*)(?P=quote)\)\s*$", re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,12 +16,13 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.traceback import preserve_node_meta
+from torch.fx.traceback import get_current_meta, preserve_node_meta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..decompositions import DECOMPOSITIONS
 from ..errors import CaptureError, first_line
 from .graphs import canonical_graph
+from .repeats import OWN_STORAGE, REGION, Stack, relabelled
 from .wrappers import Wrapper, wrap_placeholders
 
 aten = torch.ops.aten
@@ -77,7 +79,19 @@ class _Interpreter(fx.Interpreter):
 
     The tracer only writes them down: outside of them dtypes are not those of the run, and a cast
     (``x.float()``) to the dtype that ``x`` seems to have would be traced as ``x`` itself.
+
+    The body of a nested compile region is traced in the place of each of its calls.
     """
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        traced_in: dict[int, Stack] | None = None,
+        relabel: Callable[[Stack], Stack] | None = None,
+    ) -> None:
+        super().__init__(gm)
+        self._traced_in = {} if traced_in is None else traced_in
+        self._relabel = relabel
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         self._regions: list[torch.autocast] = []
@@ -87,7 +101,16 @@ class _Interpreter(fx.Interpreter):
             while self._regions:  # of a trace that failed
                 self._leave()
 
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._tell_where()
+        return super().call_method(target, args, kwargs)
+
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._tell_where()
+        if target is REGION:
+            return self._body(*args)
+        if target is OWN_STORAGE:
+            return args[0]
         result = super().call_function(target, args, kwargs)
         if target is torch.amp.autocast_mode._enter_autocast:
             region = torch.autocast(*args)
@@ -97,6 +120,18 @@ class _Interpreter(fx.Interpreter):
         elif target is torch.amp.autocast_mode._exit_autocast:
             self._leave()
         return result
+
+    def _body(self, body: fx.GraphModule, _: str, *operands: Any) -> Any:
+        called: Stack = get_current_meta().get("nn_module_stack", {})
+        # Dynamo traced it where it is called first, and its nodes tell those modules
+        traced = self._traced_in.setdefault(id(body), called)
+        relabel = functools.partial(relabelled, traced=traced, called=called)
+        return _Interpreter(body, self._traced_in, relabel).run(*operands)
+
+    def _tell_where(self) -> None:
+        meta = get_current_meta()
+        if self._relabel and "nn_module_stack" in meta:
+            meta["nn_module_stack"] = self._relabel(meta["nn_module_stack"])
 
     def _leave(self) -> None:
         with torch._C.DisableTorchFunction():

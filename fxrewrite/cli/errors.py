@@ -1,9 +1,10 @@
-"""Errors and exit codes of every command."""
+"""What is common to every command: errors, exit codes, and how much garbage is collected."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import sys
 import traceback
@@ -30,7 +31,8 @@ class OneLineErrors(click.Group):
     ) -> Any:
         """Run the command line; exit in stand-alone mode, else return the exit code."""
         try:
-            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            with _collecting_less():
+                code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.Abort:
             click.echo("fxrewrite: interrupted", err=True)
             code = INTERRUPTED
@@ -40,6 +42,17 @@ class OneLineErrors(click.Group):
         if standalone_mode:
             sys.exit(code or 0)
         return code
+
+
+@contextlib.contextmanager
+def _collecting_less() -> Iterator[None]:
+    """Collect garbage seldom: a fifth of an analysis would go into looking at objects that stay."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _message(error: click.ClickException) -> str:

@@ -1,0 +1,118 @@
+"""Repeated blocks: Dynamo traces one of each kind, checks that the others are alike, and copies it.
+
+Such a block is a nested compile region (``torch.compiler.nested_compile_region``): the graph calls its
+body once for each block, and the capture writes the bodies out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+REGION = torch.ops.higher_order.invoke_subgraph
+
+_AT_LEAST = 3  # fewer are hardly worth it: often the first differs from the second, in a missing residual
+_KINDS = 4  # of so many unlike blocks of a class are traces kept; one more, and Dynamo raises
+
+
+@contextlib.contextmanager
+def traced_once(model: nn.Module) -> Iterator[bool]:
+    """While active, blocks of ``model`` that are repeated are regions; gives whether there are any.
+
+    Blocks are modules with modules inside, of the same class, in one list. They belong to a class of their
+    own then: use it on copies.
+    """
+    regions: dict[type[nn.Module], type[nn.Module]] = {}
+    marked: list[tuple[nn.Module, type[nn.Module]]] = []
+    try:
+        for block in list(dict.fromkeys(_repeated(model))) if _can_copy() else ():
+            kind = type(block)
+            if kind not in regions:
+                regions[kind] = _region(kind)
+            block.__class__ = regions[kind]
+            marked.append((block, kind))
+        yield bool(marked)
+    finally:
+        for block, kind in marked:
+            block.__class__ = kind
+
+
+def _can_copy() -> bool:
+    """Does this torch copy a region's trace? Before, it traced each anew."""
+    return "max_reuse_entries" in inspect.signature(torch.compiler.nested_compile_region).parameters
+
+
+def _repeated(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost repeated blocks inside of ``module``."""
+    counts = Counter(map(type, module.children())) if isinstance(module, nn.ModuleList) else Counter()
+    for child in module.children():
+        if counts[type(child)] >= _AT_LEAST and _is_plain(child):
+            yield child
+        else:
+            yield from _repeated(child)
+
+
+def _is_plain(block: nn.Module) -> bool:
+    """May its class have a subclass without anyone noticing, whose forward is what runs?"""
+    kind = type(block)
+    hooked = any("__init_subclass__" in base.__dict__ for base in kind.__mro__[:-1])
+    return type(kind) is type and not hooked and "forward" not in block.__dict__ and any(block.children())
+
+
+def _region(kind: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of ``kind`` whose forward is a region of its own."""
+    original = kind.forward
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return _separate(original(self, *args, **kwargs))
+
+    # Dynamo tells regions apart by their code, and equal code is the same
+    forward.__code__ = forward.__code__.replace(co_name=kind.__qualname__)
+    region = torch.compiler.nested_compile_region(forward, max_reuse_entries=_KINDS)
+    return type(kind.__name__, (kind,), {"forward": region, "__module__": kind.__module__})
+
+
+def _separate(result: Any) -> Any:
+    """``result`` with tensors that are no views of others: Dynamo wants that of a region."""
+    if isinstance(result, torch.Tensor):
+        return OWN_STORAGE(result)
+    if type(result) is tuple:
+        return tuple(_separate(part) for part in result)
+    return result
+
+
+# Stands for its argument; the capture takes it out again. It never runs on a real tensor.
+torch.library.define("fxrewrite_capture::own_storage", "(Tensor value) -> Tensor")
+OWN_STORAGE = torch.ops.fxrewrite_capture.own_storage.default
+
+
+def _own_storage(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+
+
+torch.library.register_fake("fxrewrite_capture::own_storage", _own_storage)
+
+Stack = dict[str, tuple[str, Any]]
+
+
+def relabelled(stack: Stack, traced: Stack, called: Stack) -> Stack:
+    """``stack``, of a node of a body, as that of the same node in the block that is called.
+
+    >>> relabelled({"1": ("b.0", A), "2": ("b.0.c", C)}, {"1": ("b.0", A)}, {"7": ("b.3", A)})
+    {"7": ("b.3", A), "2": ("b.3.c", C)}
+    """
+    if traced == called or not traced or not called:
+        return stack
+    old, new = list(traced.values())[-1][0], list(called.values())[-1][0]
+    inner = {
+        key: (new + path.removeprefix(old) if path.startswith(old) else path, kind)
+        for key, (path, kind) in stack.items()
+        if key not in traced
+    }
+    return {**called, **inner}
