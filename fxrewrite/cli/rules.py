@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import shutil
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..errors import UsageError, require_torch
 from .errors import told_in_one_line
@@ -25,16 +24,17 @@ def rules(name: str | None) -> None:
         if name is not None:
             click.echo(_code(DEFAULT, name))
             return
-    console = Console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("family", "rule", "captures", "finds"):
-        table.add_column(column, overflow="fold")
-    for rule in DEFAULT:
-        captures = [p for p in inspect.signature(rule.pattern).parameters if p != "op"]
-        table.add_row(*map(Text, (rule.kind, rule.name, ", ".join(captures), _first_line(rule))))
-    with console.capture() as capture:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    width = min(shutil.get_terminal_size().columns, 100)
+    for family, known in itertools.groupby(DEFAULT, lambda rule: rule.kind):
+        click.echo(family)
+        for rule in known:
+            captures = [p for p in inspect.signature(rule.pattern).parameters if p != "op"]
+            click.echo(_wrapped(f"{rule.name}({', '.join(captures)})", width, "  ", 8))
+            click.echo(_wrapped(_first_line(rule).replace("``", ""), width, "      ", 6))
+
+
+def _wrapped(text: str, width: int, indent: str, further: int) -> str:
+    return click.wrap_text(text, width, initial_indent=indent, subsequent_indent=" " * further)
 
 
 def _code(known: Any, name: str) -> str:
