@@ -75,7 +75,7 @@ class ReluLinearAttention {
     channel_major = args.out_strides[3] != 1;
     summary_size = args.dim * args.dim_v + width;
     applied_size = static_cast<int64_t>(gemm::packed_bytes<Isa, float>(args.dim, args.dim_v) / sizeof(float));
-    applied_size = larger(applied_size, args.dim * args.dim_v);
+    if (channel_major) applied_size = 0;
   }
 
   void run(const Parallel& pool) const {
@@ -145,16 +145,13 @@ class ReluLinearAttention {
     return token_block(tensor, head / args.heads, head % args.heads, token, relu);
   }
 
-  // Asks for what part `part` of `parts` is of a block of tokens of some heads that lie side by side.
-  void prefetch(const TokenTensor& tensor, int64_t head, int64_t heads, int64_t token, int64_t count, int64_t columns,
-                int64_t part, int64_t parts) const {
-    const bool side_by_side = tensor.strides[3] == 1 && tensor.strides[1] == columns;
-    if (side_by_side) {
-      const int64_t rows = divide_up(count, parts), first = part * rows;
-      prefetch_tokens(tokens_of(tensor, head, token + first, false), smaller(rows, count - first), heads * columns);
-    } else if (part < heads) {
-      prefetch_tokens(tokens_of(tensor, head + part, token, false), count, columns);
-    }
+  // Calls add(head, token, count) of the block of tokens that comes behind one of the h-th head, if any does.
+  template <class Add>
+  static FX_MEMBER void with_next(int64_t first_head, int64_t heads, int64_t h, int64_t token, int64_t step,
+                                  int64_t last, const Add& add) {
+    const bool same_tokens = h + 1 < heads;
+    const int64_t next = same_tokens ? token : token + step;
+    if (next < last) add(same_tokens ? first_head + h + 1 : first_head, next, smaller(step, last - next));
   }
 
   // Are pairs of features turned by the same angle in every batch, or head?
@@ -204,17 +201,18 @@ class ReluLinearAttention {
     const bool own_norm = args.norm_key.data != nullptr;
     const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
     for (int64_t token = first; token < last; token += block) {
-      const int64_t count = smaller(block, last - token), next = token + block, more = smaller(block, last - next);
+      const int64_t count = smaller(block, last - token);
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t head = first_head + h;
         float *summary = summaries + (head * chunks + index) * summary_size, *key_sum = summary + args.dim * args.dim_v;
         if (token == first)
           for (int64_t d = 0; d < width; ++d) key_sum[d] = 0;
-        if (more > 0) {
-          prefetch(args.value, first_head, heads, next, more, args.dim_v, h, heads);
-          prefetch(args.key, first_head, heads, next, more, args.dim, h, heads);
-          if (own_norm) prefetch(args.norm_key, first_head, heads, next, more, args.dim, h, heads);
-        }
+        Ahead ahead;
+        with_next(first_head, heads, h, token, block, last, [&](int64_t next, int64_t at, int64_t tokens) {
+          ahead.add(tokens_of(args.value, next, at, false), tokens, args.dim_v);
+          ahead.add(tokens_of(args.key, next, at, false), tokens, args.dim);
+          if (own_norm) ahead.add(tokens_of(args.norm_key, next, at, false), tokens, args.dim);
+        });
         pack_tokens(values, dense, tokens_of(args.value, head, token, false), count, args.dim_v);
         if (own_norm) add_sums(key_sum, tokens_of(args.norm_key, head, token, false), count);
         TokenBlock key = tokens_of(args.key, head, token, args.relu);
@@ -225,7 +223,7 @@ class ReluLinearAttention {
           key = {turned_keys, width, 1, sizeof(T) == sizeof(bf16) ? Dtype::bfloat16 : Dtype::float32, false};
         }
         float* own_sum = own_norm || turned() ? nullptr : key_sum;
-        add_products(summary, own_sum, keys, values, dense, key, count, token > first);
+        add_products(summary, own_sum, keys, values, dense, key, count, token > first, ahead);
       }
     }
   }
@@ -233,15 +231,16 @@ class ReluLinearAttention {
   // summary (+)= φ(k)ᵀ v of packed values, and, where it is not null, key_sum += Σ φ(k).
   template <class T>
   void add_products(float* summary, float* key_sum, void* keys, const void* values, T* dense, const TokenBlock& from,
-                    int64_t count, bool accumulate) const {
+                    int64_t count, bool accumulate, Ahead& ahead) const {
     if constexpr (Isa::template tiles<T>) {  // whose left operand is contiguous in what is summed over
       columns_of_tokens<Isa>(dense, key_stride, from, count, args.dim);
       if (key_sum != nullptr) add_row_sums(key_sum, dense, count);
+      ahead.ask(all_lines);
       gemm::multiply<Isa, T>(summary, args.dim_v, dense, key_stride, values, args.dim, args.dim_v, count, accumulate);
     } else {
       pack_tokens(keys, dense, from, count, args.dim);
       if (key_sum != nullptr) add_panel_sums<T>(key_sum, keys, count);
-      outer_sum<Isa, T>(summary, args.dim_v, keys, values, args.dim, args.dim_v, count, accumulate);
+      outer_sum<Isa, T>(summary, args.dim_v, keys, values, args.dim, args.dim_v, count, accumulate, ahead);
     }
   }
 
@@ -359,13 +358,11 @@ class ReluLinearAttention {
     for (int v = 0; v < Vectors; ++v) Isa::store(sums + v * lanes, Isa::load(sums + v * lanes) + sum[0][v]);
   }
 
-  // Adds the chunks' summaries up into the first, and brings it into the order that `apply` multiplies with.
+  // Adds the chunks' summaries up into the first, and packs it where `apply` multiplies with it as columns.
   void combine(float* summaries, float* applied) const {
     for (int64_t c = 1; c < chunks; ++c)
       for (int64_t i = 0; i < summary_size; ++i) summaries[i] += summaries[c * summary_size + i];
-    if (!channel_major) return gemm::pack<Isa, float>(applied, summaries, 1, args.dim_v, args.dim, args.dim_v);
-    for (int64_t d = 0; d < args.dim; ++d)
-      for (int64_t e = 0; e < args.dim_v; ++e) applied[e * args.dim + d] = summaries[d * args.dim_v + e];
+    if (!channel_major) gemm::pack<Isa, float>(applied, summaries, 1, args.dim_v, args.dim, args.dim_v);
   }
 
   template <class T>
@@ -381,23 +378,24 @@ class ReluLinearAttention {
     const int64_t first = index * chunk, last = smaller(first + chunk, args.tokens);
     const int64_t step = channel_major ? Isa::panel : apply_block;
     for (int64_t token = first; token < last; token += step) {
-      const int64_t count = smaller(step, last - token), next = token + step, more = smaller(step, last - next);
+      const int64_t count = smaller(step, last - token);
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t head = first_head + h;
-        if (more > 0) {
-          prefetch(args.query, first_head, heads, next, more, args.dim, h, heads);
-          if (args.norm_query.data != nullptr)
-            prefetch(args.norm_query, first_head, heads, next, more, args.dim, h, heads);
-        }
+        Ahead ahead;
+        with_next(first_head, heads, h, token, step, last, [&](int64_t next, int64_t at, int64_t tokens) {
+          ahead.add(tokens_of(args.query, next, at, false), tokens, args.dim);
+          if (args.norm_query.data != nullptr) ahead.add(tokens_of(args.norm_query, next, at, false), tokens, args.dim);
+        });
         T* out = static_cast<T*>(args.out) + head / args.heads * args.out_strides[0] +
                  head % args.heads * args.out_strides[1] + token * args.out_strides[2];
-        const float* own = applied + head * applied_size;
-        const float* key_sum = summaries + head * chunks * summary_size + args.dim * args.dim_v;
+        const float* own = summaries + head * chunks * summary_size;
+        const float* key_sum = own + args.dim * args.dim_v;
         const float* turn = turned() ? turns_of(turns, head, token) : nullptr;
         if (channel_major)
-          apply_columns(out, head, token, count, queries, turned_queries, norm, earlier, turn, own, key_sum);
+          apply_columns(out, head, token, count, queries, turned_queries, norm, earlier, turn, own, key_sum, ahead);
         else
-          apply_rows(out, head, token, count, queries, norm, earlier, turn, own, key_sum);
+          apply_rows(out, head, token, count, queries, norm, earlier, turn, applied + head * applied_size, key_sum,
+                     ahead);
       }
     }
   }
@@ -405,7 +403,7 @@ class ReluLinearAttention {
   // out[token][e]: queries are the rows, the summary is the packed side.
   template <class T>
   void apply_rows(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* norm, float* earlier,
-                  const float* turn, const float* applied, const float* key_sum) const {
+                  const float* turn, const float* applied, const float* key_sum, Ahead& ahead) const {
     if (args.norm_query.data != nullptr) {
       rows_of_tokens<Isa>(queries, width, tokens_of(args.norm_query, head, token, false), count, args.dim);
       norm_rows<T>(norm, queries, width, key_sum, count);
@@ -413,22 +411,27 @@ class ReluLinearAttention {
     rows_of_tokens<Isa>(queries, width, tokens_of(args.query, head, token, args.relu), count, args.dim);
     if (args.norm_query.data == nullptr) norm_rows<T>(norm, queries, width, key_sum, count);
     if (turn != nullptr) turn_rows<Isa>(queries, width, turn, width, count, args.dim);
+    const int64_t lead = leading(), stride = Isa::panel;
     for (int64_t e = 0; e < args.dim_v; e += Isa::panel) {
       const int64_t columns = smaller(Isa::panel, args.dim_v - e);
       const float* panel = applied + args.dim * e;
-      const int64_t lead = leading(), stride = Isa::panel;
       if (lead > 0)
         add_leading(earlier, stride, queries, width, panel, panel_width<Isa>(args.dim_v, e), count, columns);
-      gemm::multiply_panel<Isa>(
-          queries + lead, width, panel + lead * panel_width<Isa>(args.dim_v, e), count, columns, args.dim - lead,
-          DivideRows<Isa, T>{out + e, args.out_strides[2], norm, lead > 0 ? earlier : nullptr, stride});
+      for (int64_t r = 0; r < count; r += some_rows) {
+        ahead.ask(some_lines);
+        gemm::multiply_panel<Isa>(queries + r * width + lead, width, panel + lead * panel_width<Isa>(args.dim_v, e),
+                                  smaller(some_rows, count - r), columns, args.dim - lead,
+                                  DivideRows<Isa, T>{out + r * args.out_strides[2] + e, args.out_strides[2], norm + r,
+                                                     lead > 0 ? earlier + r * stride : nullptr, stride});
+      }
     }
   }
 
-  // out[e][token]: a panel of tokens is the packed side, rows of the transposed summary the other.
+  // out[e][token]: a panel of tokens is the packed side, the summary the other.
   template <class T>
   void apply_columns(T* out, int64_t head, int64_t token, int64_t count, float* queries, float* turned_queries,
-                     float* norm, float* earlier, const float* turn, const float* applied, const float* key_sum) const {
+                     float* norm, float* earlier, const float* turn, const float* summary, const float* key_sum,
+                     Ahead& ahead) const {
     const int64_t columns = panel_width<Isa>(count, 0);
     if (args.norm_query.data != nullptr) {
       const TokenBlock from = tokens_of(args.norm_query, head, token, false);
@@ -451,10 +454,16 @@ class ReluLinearAttention {
     columns_of_tokens<Isa>(queries, columns, query, count, args.dim);
     if (args.norm_query.data == nullptr && turn == nullptr) norm_columns<T>(norm, queries, columns, key_sum);
     const int64_t lead = leading(), stride = Isa::panel;
-    if (lead > 0) add_leading(earlier, stride, applied, args.dim, queries, columns, args.dim_v, count);
-    gemm::multiply_panel<Isa>(
-        applied + lead, args.dim, queries + lead * columns, args.dim_v, count, args.dim - lead,
-        DivideColumns<Isa, T>{out, args.out_strides[3], norm, lead > 0 ? earlier : nullptr, stride});
+    for (int64_t d = 0; d < lead; d += dim_block) {
+      const float *some = summary + d * args.dim_v, *of = queries + d * columns;
+      if (d == 0)
+        outer_panel<Isa>(some, args.dim_v, of, 0, args.dim_v, count, dim_block, StoreTo<Isa>{earlier, stride}, ahead);
+      else
+        outer_panel<Isa>(some, args.dim_v, of, 0, args.dim_v, count, dim_block, AddTo<Isa>{earlier, stride}, ahead);
+    }
+    outer_panel<Isa>(
+        summary + lead * args.dim_v, args.dim_v, queries + lead * columns, 0, args.dim_v, count, args.dim - lead,
+        DivideColumns<Isa, T>{out, args.out_strides[3], norm, lead > 0 ? earlier : nullptr, stride}, ahead);
   }
 
   // A normaliser without the risk of a division by zero; NaN stays.
@@ -511,6 +520,7 @@ class ReluLinearAttention {
   }
 
   static constexpr int64_t dim_block = 128;
+  static constexpr int64_t some_rows = 2 * Isa::tile_rows, some_lines = 64, all_lines = INT64_MAX;
   static constexpr int64_t apply_block = 128;  // queries as fp32 beside the summary in L2
 };
 

@@ -20,17 +20,6 @@ FX_INLINE TokenBlock token_block(const TokenTensor& t, int64_t batch, int64_t he
   return {static_cast<const char*>(t.data) + at * item, t.strides[2], t.strides[3], t.dtype, relu};
 }
 
-// Asks memory for tokens that are wanted soon. Rows of one head lie far apart, so that hardware does not.
-FX_INLINE void prefetch_tokens(const TokenBlock& block, int64_t tokens, int64_t width) {
-  const int64_t item = block.dtype == Dtype::bfloat16 ? 2 : 4;
-  const bool by_token = block.width_stride == 1;
-  const int64_t rows = by_token ? tokens : width, bytes = (by_token ? width : tokens) * item;
-  const int64_t stride = (by_token ? block.token_stride : block.width_stride) * item;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t at = 0; at < bytes; at += 64)
-      __builtin_prefetch(static_cast<const char*>(block.data) + r * stride + at, 0, 2);
-}
-
 // max(x, 0), and NaN stays: the hardware's max gives its second operand where either is NaN.
 template <class Isa>
 FX_INLINE typename Isa::F32 relu_if(bool on, typename Isa::F32 x) {
