@@ -135,9 +135,10 @@ class SdpaStream {
     }
   }
 
+  // Into L2 only: L1's few miss buffers would all wait for memory, and reads of what has come with them.
   static FX_MEMBER void prefetch(const S* row, int64_t width) {
     constexpr int64_t line = 64 / sizeof(S);
-    for (int64_t d = 0; d < width; d += line) __builtin_prefetch(row + d);
+    for (int64_t d = 0; d < width; d += line) __builtin_prefetch(row + d, 0, 2);
   }
 
   // result[r][d] = Σ_j p[r][j] · value[j][d]: sums of Rows rows and Vectors vectors of columns in registers.
