@@ -238,6 +238,12 @@ def _sdpa_blocks(a: Arguments, level: str) -> Iterable[Guard]:
 # ----------------------------------------------------------------------------- relu_linear_attention
 
 
+def _relu_linear_attention_lowers(a: Arguments, level: str) -> str:
+    if level not in BF16_LEVELS or a["key"].dtype == a["value"].dtype == BF16:
+        return ""
+    return "key and value are rounded to bfloat16"
+
+
 def _tokens(a: Arguments, level: str) -> Iterable[Guard]:
     yield holds(not a["channel_major"], "a token-major result", "channel-major")
     yield from _relu_linear_attention(a, level)
@@ -285,7 +291,7 @@ IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
         Implementation("blocks", LEVELS[:4], _sdpa_blocks),
     ),
     "relu_linear_attention": (
-        Implementation("tokens", LEVELS[:4], _tokens),
-        Implementation("channels", LEVELS[:4], _channels),
+        Implementation("tokens", LEVELS[:4], _tokens, _relu_linear_attention_lowers),
+        Implementation("channels", LEVELS[:4], _channels, _relu_linear_attention_lowers),
     ),
 }

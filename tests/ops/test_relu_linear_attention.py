@@ -7,7 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fxrewrite
 from fxrewrite.ops import relu_linear_attention as module
+from fxrewrite.ops.counters import counters, reset_counters
+from fxrewrite.ops.implementations import BF16_LEVELS
+from fxrewrite.ops.isa import active_isa
 
 BF16, F32 = torch.bfloat16, torch.float32
 op = torch.ops.fxrewrite.relu_linear_attention
@@ -275,6 +279,61 @@ def test_one_result_whatever_the_number_of_threads():
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+needs_bf16 = pytest.mark.skipif(
+    active_isa() not in BF16_LEVELS, reason="no instructions for products of bfloat16: nothing is lowered"
+)
+
+
+@needs_bf16
+@pytest.mark.parametrize("channel_major", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 700, 32), (1, 2, 1025, 112), (1, 2, 77, 17)])
+def test_high_rounds_keys_and_values(shape, channel_major):
+    """The bound: (1 + u)² - 1 of each term of the numerator, u of each of the normaliser, and sums in float32."""
+    q, k, v = (draw(*shape, F32, "token", seed) for seed in range(3))
+    options = {"eps": 1e-15, "channel_major": channel_major}
+    reset_counters()
+    with fxrewrite.quality("high"):
+        high = op(q, k, v, **options)
+    used = counters()["relu_linear_attention"]
+    assert [name.rpartition(":")[2] for name in used] == ["channels_bf16" if channel_major else "tokens_bf16"]
+    want, size, u = exact(q, k, v, **options), exact(q, k, v.abs(), **options), 2.0**-8
+    error = (high - want).abs()
+    assert (error <= (size * ((1 + u) ** 2 - 1) + want.abs() * u) / (1 - u) + size * 1e-5).all()
+    assert rms(error) > 10 * rms(op(q, k, v, **options) - want)
+
+
+@needs_bf16
+@pytest.mark.parametrize("layout", ["head", "token", "channel"])
+@pytest.mark.parametrize("features", ["own", "separate", "turned"])
+def test_high_takes_keys_and_values_for_bfloat16(features, layout):
+    """Queries, the normaliser's own features and the second product stay float32."""
+    q, k, v, norm_q, norm_k = (draw(1, 3, 300, 40, F32, layout, seed) for seed in range(5))
+    more = {
+        "own": (),
+        "separate": (norm_q.abs(), norm_k.abs()),
+        "turned": (None, None, *angles(1, 1, 300, 20)),
+    }
+    inputs, rounded = (q, k, v, *more[features]), (q, k.bfloat16(), v.bfloat16(), *more[features])
+    for channel_major in (False, True):
+        options = {"eps": 1e-6, "channel_major": channel_major}
+        want = op(*rounded, **options, out_dtype=F32)
+        lossless = op(*inputs, **options)
+        with fxrewrite.quality("high"):
+            assert torch.equal(op(*inputs, **options), want)
+            assert torch.equal(op(q, k.bfloat16(), v, *more[features], **options), want)
+            assert torch.equal(op(*rounded, **options, out_dtype=F32), want)
+        assert not torch.equal(lossless, want)
+
+
+def test_high_lowers_nothing_of_narrow_inputs():
+    inputs = [draw(1, 2, 300, 32, seed=seed) for seed in range(3)]
+    lossless = op(*inputs, eps=1e-6)
+    reset_counters()
+    with fxrewrite.quality("high"):
+        assert torch.equal(op(*inputs, eps=1e-6), lossless)
+    assert not any("s_bf16" in name for name in counters()["relu_linear_attention"])
 
 
 @pytest.mark.parametrize("options", [{}, {"channel_major": True, "out_dtype": F32}, {"relu": False}])

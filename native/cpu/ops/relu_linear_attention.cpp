@@ -9,6 +9,7 @@
 
 #include "../kernels.h"
 #include "../pool.h"
+#include "../quality.h"
 #include "../reference.h"
 #include "../tensor_view.h"
 
@@ -78,6 +79,7 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
   args.eps = static_cast<float>(eps);
   args.floor = floor ? static_cast<float>(*floor) : -std::numeric_limits<float>::infinity();
   args.relu = relu;
+  args.bf16_operands = bf16_operands_allowed();
   args.out_dtype = wide ? Dtype::float32 : Dtype::bfloat16;
 
   const int64_t sizes[] = {args.batch, args.heads, args.tokens, args.dim_v};

@@ -19,6 +19,7 @@ struct TokenTensor {
 // Without norm tensors (null data) the normaliser's features are φ(q) and φ(k).
 // With cos and sin [.., tokens, dim / 2] (strides 0 where they broadcast) the numerator's are those, each pair
 // (2i, 2i + 1) turned: dim is even then, and there are no norm tensors.
+// `bf16_operands`: key and value may be taken as if they were bfloat16 where products of it are faster.
 struct ReluLinearAttentionArgs {
   TokenTensor query, key, value, norm_query, norm_key, cos, sin;
   void* out;
@@ -27,6 +28,7 @@ struct ReluLinearAttentionArgs {
   int64_t batch, heads, tokens, dim, dim_v;
   float floor, eps;
   bool relu;
+  bool bf16_operands;
 };
 
 }  // namespace fx

@@ -1,8 +1,9 @@
 // The `relu_linear_attention` kernel: one pass over keys and values, one over queries.
 //
 // First Σ_j φ(k_j)ᵀ v_j [dim, dim_v] and Σ_j φ'(k_j) [dim], per head, in fp32 (bf16 keys and values multiply
-// as bf16, which is exact). Then each block of queries times that matrix in fp32, divided by its normaliser on
-// the way out. Tokens are cut into chunks by their number alone, so the result does not depend on threads.
+// as bf16, which is exact; at quality "high" fp32 ones are rounded to that). Then each block of queries times that
+// matrix in fp32, divided by its normaliser on the way out. Tokens are cut into chunks by their number alone, so the
+// result does not depend on threads.
 #pragma once
 
 #include "../caches.h"
@@ -65,6 +66,16 @@ struct DivideColumns {
   }
 };
 
+FX_INLINE bool are_narrow(const ReluLinearAttentionArgs& args) {
+  return args.key.dtype == Dtype::bfloat16 && args.value.dtype == Dtype::bfloat16;
+}
+
+// Does the first product round its operands to bf16?
+template <class Isa>
+FX_INLINE bool rounds_operands(const ReluLinearAttentionArgs& args) {
+  return Isa::template k_step<bf16> == 2 && args.bf16_operands && !are_narrow(args);
+}
+
 template <class Isa>
 class ReluLinearAttention {
  public:
@@ -86,7 +97,7 @@ class ReluLinearAttention {
       summaries = space.take<float>(heads * chunks * summary_size);
       applied = space.take<float>(heads * applied_size);
     });
-    const bool narrow = args.key.dtype == Dtype::bfloat16 && args.value.dtype == Dtype::bfloat16;
+    const bool narrow = are_narrow(args) || rounds_operands<Isa>(args);
     const int64_t few = larger(1, (16 << 10) / (smaller(chunk, args.tokens) * args.dim));  // tasks worth a thread
     const int64_t group = heads_together(pool.threads);
     const int64_t groups = divide_up(args.heads, group), tasks = args.batch * groups * chunks;
@@ -527,7 +538,9 @@ class ReluLinearAttention {
 template <class Isa>
 static const char* relu_linear_attention_kernel(const ReluLinearAttentionArgs& args, const Parallel& pool) {
   ReluLinearAttention<Isa>(args).run(pool);
-  return args.out_strides[3] == 1 ? "tokens" : "channels";
+  const bool tokens = args.out_strides[3] == 1;
+  if (rounds_operands<Isa>(args)) return tokens ? "tokens_bf16" : "channels_bf16";
+  return tokens ? "tokens" : "channels";
 }
 
 }  // namespace fx
