@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fxrewrite.guards import Guard, at_least, device_is, dtype_in, equal, holds, same_shape
+from fxrewrite.guards import Guard, at_least, dtype_in, equal, holds, same_shape
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
 from fxrewrite.matching.terms import readings
 from fxrewrite.matching.transparent import float_cast, rearranged, unchanged
@@ -175,7 +175,6 @@ class RotaryReluAttention(_LinearAttention):
         if not m.has("cos"):
             return
         q = m["q"]
-        yield device_is(q.val, "cpu", "query")  # elsewhere kernels take the turned features
         yield holds(
             _rounded_to(m, m), "features keep their dtype", "turned features are wider than those before"
         )

@@ -129,11 +129,17 @@ def _rows(x: torch.Tensor) -> Any:
 
 def _fp8_stream(a: Arguments) -> Iterable[Guard]:
     yield from _fp8_linear(a)
-    yield at_most(_rows(a["x"]), FP8_MOST_ROWS, "rows")
+    again = (
+        "the weight is read again for each 64 rows, and decoding it once for the framework's GEMM is faster"
+    )
+    yield modelled(at_most(_rows(a["x"]), FP8_MOST_ROWS, "rows"), again)
 
 
 def _fp8_decode(a: Arguments) -> Iterable[Guard]:
-    """The weight decoded and scaled in one pass, then the framework's GEMM."""
+    """The weight decoded and scaled in one pass, then the framework's GEMM.
+
+    The framework's FP8 GEMM (``torch._scaled_mm``) is no other way to compute this: its x is in FP8 too.
+    """
     yield from _fp8_linear(a)
     scaled = holds(a["scale"] is not None, "the weight is scaled", "no scale")
     yield modelled(scaled, "a cast and the framework's GEMM take the same passes over memory")
@@ -206,9 +212,13 @@ def _channels(a: Arguments) -> Iterable[Guard]:
 
 def _relu_linear_attention(a: Arguments) -> Iterable[Guard]:
     query, value = a["query"], a["value"]
-    yield holds(a["cos"] is None, "features as they are", "features turned by the op")
+    turned = a["cos"] is not None
+    if turned:
+        own = "features of its own"
+        yield holds(a["norm_query"] is None, "the normaliser has the features before they are turned", own)
     tensors = {n: a[n] for n in ("query", "key", "value", "norm_query", "norm_key") if a[n] is not None}
-    for name, tensor in tensors.items():
+    angles = {n: a[n] for n in ("cos", "sin") if a[n] is not None}
+    for name, tensor in {**tensors, **angles}.items():
         yield dtype_in(tensor, [BF16, FP32], name)
     yield holds(
         a["out_dtype"] in (None, BF16, FP32),
@@ -221,10 +231,16 @@ def _relu_linear_attention(a: Arguments) -> Iterable[Guard]:
     yield at_most(batch * heads, 65535, "batch times heads")
     for name, size in (("head width", width), ("value head width", value.shape[-1])):
         yield modelled(at_most(size, 112, name), "wider heads are cut into blocks, and read again for each")
+    slow = "element by element, memory is read at a fraction of its speed"
     for name, tensor in tensors.items():
-        yield modelled(
-            _read_at_once(tensor, name), "element by element, memory is read at a fraction of its speed"
-        )
+        yield modelled(_read_at_once(tensor, name), slow)
+    for name in ("query", "key") if turned else ():
+        yield modelled(equal(a[name].stride(-1), 1, f"stride of the {name}'s pairs"), slow)
+
+
+def _rounds_keys(a: Arguments) -> str:
+    wide = FP32 in (a["key"].dtype, a["value"].dtype)
+    return "keys and values are rounded to bfloat16 for their product" if wide else ""
 
 
 def _read_at_once(tensor: torch.Tensor, name: str) -> Guard:
@@ -243,7 +259,7 @@ CUDA_IMPLEMENTATIONS: dict[str, tuple[CudaImplementation, ...]] = {
     "fp8_linear": (CudaImplementation("stream", _fp8_stream), CudaImplementation("decode", _fp8_decode)),
     "sdpa": (CudaImplementation("framework", _sdpa_framework, _lower_sdpa),),
     "relu_linear_attention": (
-        CudaImplementation("tokens", _tokens),
-        CudaImplementation("channels", _channels),
+        CudaImplementation("tokens", _tokens, lowers=_rounds_keys),
+        CudaImplementation("channels", _channels, lowers=_rounds_keys),
     ),
 }

@@ -39,6 +39,8 @@ using Stream = void*;  // a cudaStream_t
 #define FX_ARGUMENT(type) const __grid_constant__ type
 #define FX_UNROLL _Pragma("unroll")
 #define FX_ROLLED _Pragma("unroll 1")
+#define FX_PRAGMA(text) _Pragma(#text)
+#define FX_UNROLL_BY(count) FX_PRAGMA(unroll count)
 
 namespace fx {
 
@@ -67,7 +69,13 @@ FX_DEVICE Vec16 load_global(const void* from) {
   return {{v.x, v.y, v.z, v.w}};
 }
 
-// The same for what is read once: it need not stay in the first cache.
+// Two floats at once; their address is a multiple of 8 bytes.
+FX_DEVICE void load_two(float (&out)[2], const float* from) {
+  const float2 v = __ldg(reinterpret_cast<const float2*>(from));
+  out[0] = v.x, out[1] = v.y;
+}
+
+// As load_global, for what is read once: it need not stay in the first cache.
 FX_DEVICE Vec16 load_streamed(const void* from) {
   Vec16 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -13,6 +13,7 @@ struct Source {
   bool by_token;  // tokens, not the width, are contiguous in memory
   bool vectors;   // eight neighbours in memory may be loaded at once
   bool relu;      // to be applied
+  bool turned;    // pairs of the width are turned after that, and rounded to the dtype
 };
 
 }  // namespace fx

@@ -80,6 +80,10 @@ QKV = [(BF16, (2, 3, 300, 32))] * 3
         ([(BF16, (2, 3, 300, 33))] * 3, {}, None),
         ([lambda: cuda_empty(2, 3, 32, 301).mT] * 3, {}, None),
         ([lambda: cuda_empty(2, 3, 300, 64)[..., ::2]] * 3, {}, None),
+        ([*QKV, None, None, *[(F32, (300, 16))] * 2], {}, "cuda:tokens"),
+        ([*QKV, None, None, *[(torch.float64, (300, 16))] * 2], {}, None),
+        ([*QKV, *QKV[:2], *[(F32, (300, 16))] * 2], {}, None),
+        ([*[lambda: cuda_empty(2, 3, 32, 304).mT] * 3, None, None, *[(F32, (304, 16))] * 2], {}, None),
         ([(BF16, (70000, 1, 8, 32))] * 3, {}, None),
         ([(BF16, (2, 3, 0, 32))] * 3, {}, None),
     ],
@@ -87,6 +91,15 @@ QKV = [(BF16, (2, 3, 300, 32))] * 3
 def test_relu_linear_attention(fake_cuda, tensors, options, implementation):
     options = {"eps": 1e-6, **options}
     assert chosen("relu_linear_attention", *tensors, **options).implementation == implementation
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "lowers"), [((F32, F32), True), ((BF16, F32), True), ((BF16, BF16), False)]
+)
+def test_what_the_level_high_lowers_is_said(fake_cuda, dtypes, lowers):
+    tensors = [(F32, (2, 3, 300, 32)), *((dtype, (2, 3, 300, 32)) for dtype in dtypes)]
+    said = chosen("relu_linear_attention", *tensors, eps=1e-6).lowered
+    assert said == ("keys and values are rounded to bfloat16 for their product" if lowers else "")
 
 
 def test_linear_is_the_frameworks(fake_cuda):
@@ -120,6 +133,23 @@ HEADS = [(BF16, (1, 2, 40, 64))] * 3
 )
 def test_sdpa(fake_cuda, tensors, options, implementation):
     assert chosen("sdpa", *tensors, **options).implementation == implementation
+
+
+def test_doctor_lists_what_would_run_and_why_not_the_better_one(fake_cuda):
+    from fxrewrite.cli.doctor import _choices_on
+
+    with FakeTensorMode():
+        listed = {call.partition(" (cuda, ")[::2]: rows for call, rows in _choices_on("cuda")}
+    assert {op for op, _ in listed} == set(cuda.CUDA_IMPLEMENTATIONS)
+    (many,) = (rows for (op, text), rows in listed.items() if op == "fp8_linear" and text.startswith("1024"))
+    assert [row[:2] for row in many] == [("refused", "cuda:stream"), ("chosen", "cuda:decode")]
+    assert "rows = 1024" in many[0][2]
+    assert "(modelled)" in many[0][2]
+    (few,) = (rows for (op, text), rows in listed.items() if op == "fp8_linear" and text.startswith("1 "))
+    assert [row[:2] for row in few] == [("chosen", "cuda:stream")]
+    for rows in (rows for (op, _), rows in listed.items() if op == "linear"):
+        assert rows[-1][0] == "none"
+        assert "cuBLASLt is near the limit" in rows[0][2]
 
 
 @pytest.mark.parametrize("op", cuda.CUDA_IMPLEMENTATIONS)

@@ -12,13 +12,21 @@ reference = torch.ops.fxrewrite.relu_linear_attention_reference
 LAYOUTS = {"head": (0, 1, 2, 3), "token": (0, 2, 1, 3), "channel": (0, 1, 3, 2)}
 
 
-def exact(q, k, v, norm_q=None, norm_k=None, *, eps, floor=None, relu=True, **_):
+def turned(x, cos, sin):
+    """Each pair (2i, 2i + 1) of ``x`` as a complex number, times cos + i·sin."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.complex(*torch.broadcast_tensors(cos, sin))).flatten(-2)
+
+
+def exact(q, k, v, norm_q=None, norm_k=None, cos=None, sin=None, *, eps, floor=None, relu=True, **_):
     """The op's meaning, in float64."""
     q, k, v = q.double(), k.double(), v.double()
     if relu:
         q, k = q.relu(), k.relu()
     norm_q = q if norm_q is None else norm_q.double()
     norm_k = k if norm_k is None else norm_k.double()
+    if cos is not None:
+        q, k = (turned(x, cos.double(), sin.double()) for x in (q, k))
     norm = norm_q @ norm_k.sum(-2, keepdim=True).mT
     return (q @ (k.mT @ v)) / (norm.clamp_min(-torch.inf if floor is None else floor) + eps)
 
@@ -85,14 +93,164 @@ def test_mixed_dtypes_and_widths(shim, features, value, norm):
         hold(shim, q, k, v, *norms, eps=1e-6, out_dtype=out_dtype)
 
 
-def test_mixed_layouts(shim):
-    q, k, v = (
-        draw(1, 2, 90, 32, layout="channel"),
-        draw(1, 2, 90, 32, seed=1),
-        draw(1, 2, 90, 32, BF16, "head", 2),
-    )
+@pytest.mark.parametrize("tokens", [90, 96])  # eight neighbours can be loaded at once along 96
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(
+    "layouts",
+    [("channel", "token", "head"), ("token", "channel", "channel"), ("channel", "channel", "token")],
+)
+def test_mixed_layouts(shim, layouts, dtype, tokens):
+    q, k, v = (draw(1, 2, tokens, 32, dtype, layout, seed) for seed, layout in enumerate(layouts))
     hold(shim, q, k, v, eps=1e-6)
     hold(shim, k, q, q[..., ::2], eps=1e-6, channel_major=True)
+    hold(shim, q, k, v, k.abs(), q.abs(), eps=1e-6)
+
+
+# ----------------------------------------------------------------------------------- rotary embeddings
+
+
+def angles(*sizes, dtype=F32):
+    """cos and sin; with a step of 2 in memory, as slices of a table have."""
+    angle = torch.randn(*sizes[:-1], 2 * sizes[-1], generator=torch.Generator().manual_seed(9))
+    return angle.cos().to(dtype)[..., ::2], angle.sin().to(dtype)[..., 1::2]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 3, 300, 32), (1, 1, 513, 112), (1, 1, 300, 64), (1, 1, 130, 130), (1, 2, 77, 18), (1, 2, 5, 72)],
+)
+def test_turned_features(shim, counted, shape, dtype, layout):
+    q, k, v = (draw(*shape, dtype, layout, seed) for seed in range(3))
+    turn = angles(1, 1, shape[2], shape[3] // 2)
+    hold(shim, q, k, v, None, None, *turn, eps=1e-15)
+    features = q.relu(), k.relu()
+    hold(shim, *features, v, None, None, *turn, eps=1e-5, relu=False, channel_major=True, out_dtype=F32)
+    assert counted() == {"relu_linear_attention": {"cuda:tokens": 1, "cuda:channels": 1}}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("sizes", [(70, 10), (2, 1, 70, 10), (1, 3, 70, 10), (2, 3, 1, 10), (2, 3, 70, 10)])
+def test_angles_of_any_shape(shim, sizes, dtype):
+    q, k, v = (draw(2, 3, 70, 20, seed=seed) for seed in range(3))
+    hold(shim, q, k, v, None, None, *angles(*sizes, dtype=dtype), eps=1e-6)
+    cos, sin = angles(*sizes, dtype=dtype)[0], angles(1, 1, 70, 10)[1]  # each of its own shape
+    hold(shim, q, k, v, None, None, cos, sin, eps=1e-6, channel_major=True)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "value"), [(BF16, F32, BF16), (F32, BF16, BF16), (BF16, BF16, F32)]
+)
+def test_turned_features_of_mixed_dtypes(shim, queries, keys, value):
+    q, k, v = (
+        draw(1, 2, 300, 48, queries),
+        draw(1, 2, 300, 48, keys, seed=1),
+        draw(1, 2, 300, 40, value, seed=2),
+    )
+    for out_dtype in (BF16, F32):
+        hold(shim, q, k, v, None, None, *angles(1, 1, 300, 24), eps=1e-6, out_dtype=out_dtype)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("which", range(5))
+def test_non_finite_inputs_turned(shim, dtype, value, which):
+    inputs = [
+        *(draw(1, 2, 70, 20, dtype, seed=seed) for seed in range(3)),
+        *map(torch.clone, angles(1, 2, 70, 10)),
+    ]
+    inputs[which][0, 1, 69, 3] = value  # of the last token, which those behind it must not read
+    inputs[3:3] = [None, None]
+    for relu in (True, False):
+        out = shim.relu_linear_attention(*inputs, eps=1e-6, relu=relu)
+        want = reference(*inputs, eps=1e-6, relu=relu)
+        assert torch.equal(out.isnan(), want.isnan())
+        assert torch.equal(out.isinf(), want.isinf())
+
+
+def test_what_is_turned_with_a_normaliser_of_its_own_is_the_references(shim, counted):
+    q, k, v = (draw(1, 2, 9, 8, seed=seed) for seed in range(3))
+    cos, sin = angles(1, 1, 9, 4)
+    inputs = (q, k, v, q.abs(), k.abs(), cos, sin)
+    assert torch.equal(shim.relu_linear_attention(*inputs, eps=1e-6), reference(*inputs, eps=1e-6))
+    inputs = (q, k, v, None, None, cos.double(), sin.double())
+    assert torch.equal(shim.relu_linear_attention(*inputs, eps=1e-6), reference(*inputs, eps=1e-6))
+    assert counted() == {"relu_linear_attention": {"reference": 2}}
+    for wrong in ((cos, None), (cos[..., :3], sin), (cos, sin[..., :5, :])):
+        with pytest.raises(RuntimeError):
+            shim.relu_linear_attention(q, k, v, None, None, *wrong, eps=1e-6)
+
+
+# ------------------------------------------------------------------------------------- quality "high"
+
+
+@pytest.fixture
+def at_high(shim):
+    """Calls the op at quality "high"."""
+
+    def call(*inputs, **options):
+        shim._allow_cuda_bf16_operands(True)
+        try:
+            return shim.relu_linear_attention(*inputs, **options)
+        finally:
+            shim._allow_cuda_bf16_operands(False)
+
+    return call
+
+
+U = 2.0**-8  # the relative error of rounding to bfloat16, whose significands have eight bits
+
+
+@pytest.mark.parametrize("turn", [False, True])
+@pytest.mark.parametrize("layouts", [("token",) * 3, ("channel",) * 3, ("token", "channel", "token")])
+@pytest.mark.parametrize(
+    ("dtypes", "dim"), [((F32,) * 3, 32), ((F32,) * 3, 112), ((F32,) * 3, 64), ((BF16, BF16, F32), 72)]
+)
+def test_high_rounds_keys_and_values_for_their_product_alone(
+    shim, counted, at_high, dtypes, dim, layouts, turn
+):
+    q, k, v = (draw(1, 2, 300, dim, dtypes[i], layouts[i], seed=i) for i in range(3))
+    cos, sin = angles(1, 1, 300, dim // 2) if turn else (None, None)
+    inputs = (q, k, v, None, None, cos, sin)
+    out = at_high(*inputs, eps=1e-6, out_dtype=F32)
+    assert counted() == {"relu_linear_attention": {"cuda:tokens_bf16": 1}}
+    turned_q, turned_k = q.relu(), k.relu()
+    if turn:
+        turned_q, turned_k = (turned(x.float(), cos, sin).to(x.dtype) for x in (turned_q, turned_k))
+    size = exact(turned_q.abs(), turned_k.abs(), v.abs(), q.relu(), k.relu(), eps=1e-6)
+    error = (out - exact(*inputs, eps=1e-6)).abs()
+    rounding = U if BF16 in dtypes[:2] and turn else 0  # of the turned features, which is the op's meaning
+    assert (error <= size * ((1 + U) ** 2 * (1 + rounding) ** 2 - 1 + 1e-5)).all()
+    # what was rounded before gives the same: the sum of keys, the queries and their products stay as they are
+    inputs = (turned_q, turned_k.bfloat16(), v.bfloat16(), q.relu(), k.relu())
+    rest = (out - exact(*inputs, eps=1e-6, relu=False)).abs()
+    near = 2.0**-8 if turn else 0  # a turned key near the middle of two bfloat16 may go to either
+    assert (rest <= size * (1e-5 + near * 0.05)).all()
+    lossless = shim.relu_linear_attention(q, k, v, None, None, cos, sin, eps=1e-6, out_dtype=F32)
+    assert rms(lossless - out) > 0.1 * U * rms(size) / 300**0.5
+
+
+def test_high_changes_nothing_where_all_is_bfloat16(shim, counted, at_high):
+    for turn in ((), (None, None, *angles(1, 1, 70, 10))):
+        inputs = [*(draw(1, 2, 70, 20, seed=seed) for seed in range(3)), *turn]
+        assert torch.equal(at_high(*inputs, eps=1e-6), shim.relu_linear_attention(*inputs, eps=1e-6))
+    assert counted() == {"relu_linear_attention": {"cuda:tokens": 4}}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("which", range(5))
+def test_non_finite_inputs_at_high(shim, at_high, value, which):
+    inputs = [draw(1, 2, 70, 20, F32, seed=seed) for seed in range(5)]
+    inputs[3], inputs[4] = inputs[3].abs(), inputs[4].abs()
+    inputs[which][0, 1, 5, 3] = value
+    for count in (3, 5) if which < 3 else (5,):
+        out, want = at_high(*inputs[:count], eps=1e-6), reference(*inputs[:count], eps=1e-6)
+        assert torch.equal(out.isnan(), want.isnan())
+        assert torch.equal(out.isinf(), want.isinf())
+
+
+# ------------------------------------------------------------------------------------------ in general
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
@@ -168,12 +326,17 @@ def layouts(data, shape):
 def cases(data):
     batch, heads, tokens = data(st.integers(1, 2)), data(st.integers(1, 2)), data(st.integers(1, 150))
     dim, dim_v = data(st.integers(1, 70)), data(st.integers(1, 70))
-    widths = [dim, dim, dim_v] + ([dim, dim] if data(st.booleans()) else [])
+    extra = data(st.sampled_from(["norm", "turn", ""]))
+    dim += dim % 2 if extra == "turn" else 0
+    widths = [dim, dim, dim_v] + ([dim, dim] if extra == "norm" else [])
     types = [data(st.sampled_from([BF16, F32])) for _ in range(3)]
     inputs = [
         data(layouts((batch, heads, tokens, d))).to(types[(0, 0, 1, 2, 2)[i]]) for i, d in enumerate(widths)
     ]
     inputs[3:] = [t.abs() for t in inputs[3:]]
+    if extra == "turn":
+        sizes = [size if data(st.booleans()) else 1 for size in (batch, heads, tokens)]
+        inputs += [None, None, *angles(*sizes, dim // 2, dtype=data(st.sampled_from([BF16, F32])))]
     options = {
         "eps": data(st.sampled_from([1e-15, 1e-2])),
         "relu": len(widths) == 3 or data(st.booleans()),
@@ -195,6 +358,13 @@ def test_any_shape_stride_and_flag(shim, case):
     out, want = shim.relu_linear_attention(*inputs, **options), exact(*inputs, **options)
     assert torch.equal(out.isnan(), want.isnan())
     # The sum over tokens may cancel: the error is held against the size of its terms.
-    size = exact(inputs[0].abs(), inputs[1].abs(), inputs[2].abs(), *inputs[3:], **options)
-    bound = (want.abs() if out.dtype == BF16 else 0 * want) * 2**-8 + size.abs().nan_to_num() * 1e-5 + 1e-30
+    relative = 1e-5
+    if len(inputs) > 5:  # a·cos - b·sin is at most |a| + |b|, and is rounded to the dtype of the features
+        q, k = (t.relu() for t in inputs[:2])
+        pairs = [t.unflatten(-1, (-1, 2)).sum(-1).repeat_interleave(2, -1) for t in (q, k)]
+        size = exact(*pairs, inputs[2].abs(), q, k, **options)
+        relative += 1.01 * ((1 + U) ** sum(t.dtype == BF16 for t in inputs[:2]) - 1)
+    else:
+        size = exact(*(t.abs() for t in inputs[:3]), *inputs[3:], **options)
+    bound = (want.abs() if out.dtype == BF16 else 0 * want) * U + size.abs().nan_to_num() * relative + 1e-30
     assert ((out - want).nan_to_num().abs() <= bound).all()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+import fxrewrite
 import fxrewrite.ops
 
 DRY = bool(os.environ.get("FXREWRITE_DRY"))
@@ -26,6 +28,20 @@ def ops() -> Any:
     if fxrewrite.ops.cuda_missing is not None or not torch.cuda.is_available():
         raise RuntimeError(fxrewrite.ops.cuda_missing or "no GPU is available")
     return torch.ops.fxrewrite
+
+
+@contextlib.contextmanager
+def at_quality(namespace: Any, high: bool) -> Iterator[None]:
+    """At quality "high", or as it is; the shim's library is told by hand."""
+    if DRY:
+        namespace._allow_cuda_bf16_operands(high)
+        try:
+            yield
+        finally:
+            namespace._allow_cuda_bf16_operands(False)
+    else:
+        with fxrewrite.quality("high" if high else "lossless"):
+            yield
 
 
 def counts(namespace: Any) -> dict[str, int]:

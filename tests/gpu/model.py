@@ -1,6 +1,7 @@
-"""A SANA transformer of diffusers, rewritten on the GPU, against itself: ``python -m tests.gpu.model``.
+"""SANA transformers of diffusers, rewritten on the GPU, against themselves: ``python -m tests.gpu.model``.
 
-In the dry run it is analysed on fake CUDA tensors instead, and its CUDA implementations are named.
+SANA-Video's turns its features. In the dry run they are analysed on fake CUDA tensors instead, and their CUDA
+implementations are named.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from .device import DEVICE, DRY, microseconds
 
 
 def main() -> int:
-    model, args, kwargs = MODELS["sana"].make()
+    return max(right(name) for name in ("sana", "sana-video"))
+
+
+def right(name: str) -> int:
+    model, args, kwargs = MODELS[name].make()
     if DRY:
         if torch.version.cuda is None:
             from tests.cuda.building import BUILD
@@ -29,7 +34,7 @@ def main() -> int:
         with torch.no_grad():
             report = fxrewrite.analyze(*on_fake("cuda", model, args, kwargs))
         matched = Counter(site.implementation for site in report.sites if site.matched)
-        print(f"   would run: {dict(matched)}")
+        print(f"   {name} would run: {dict(matched)}")
         return 0 if any(name.startswith("cuda:") for name in matched) else 1
     move = lambda value: value.to(DEVICE) if isinstance(value, torch.Tensor) else value  # noqa: E731
     model = model.to(DEVICE)
@@ -42,7 +47,9 @@ def main() -> int:
         ran = {f"{op} {name}": calls for op, names in counters().items() for name, calls in names.items()}
         times = [microseconds(lambda m=m: m(*args, **kwargs)) for m in (model, fast)]
     error = ((got - want).double().norm() / want.double().norm()).item()
-    print(f"   ran: {ran}; differs by {error:.1e}; {times[0]:.0f} µs eager, {times[1]:.0f} µs rewritten")
+    print(
+        f"   {name} ran: {ran}; differs by {error:.1e}; {times[0]:.0f} µs eager, {times[1]:.0f} µs rewritten"
+    )
     return 0 if error < 0.02 and any("cuda:" in name for name in ran) else 1
 
 

@@ -26,17 +26,17 @@ step() { # step SECONDS NAME COMMAND...
 if [ -n "${FXREWRITE_DRY:-}" ]; then
   step 400 "build of the shim" "$PYTHON" -c 'from tests.cuda.building import build; build("fxrewrite_cuda_shim"); build("fxrewrite_absent_device")'
 else
-  step 200 "build" "$PYTHON" -m pip install -q --no-build-isolation --no-deps -C cmake.define.FXREWRITE_CUDA=ON -e .
+  step 160 "build" "$PYTHON" -m pip install -q --no-build-isolation --no-deps -C cmake.define.FXREWRITE_CUDA=ON -e .
 fi
-step 90 "every op against float64" "$PYTHON" -m tests.gpu.check
+step 60 "every op against float64" "$PYTHON" -m tests.gpu.check
 if [ -z "${FXREWRITE_DRY:-}" ] && command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
-    step 60 "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$PYTHON" -m tests.gpu.check --small
+    step 45 "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$PYTHON" -m tests.gpu.check --small
   done
 else
   echo "== compute-sanitizer: not at hand"
 fi
-step 120 "times" "$PYTHON" -m tests.gpu.times
+step 90 "times" "$PYTHON" -m tests.gpu.times
 step 60 "a model, end to end" "$PYTHON" -m tests.gpu.model
 echo "== $((SECONDS - started)) s in all, $([ $failed -eq 0 ] && echo 'nothing wrong' || echo 'something FAILED')"
 exit $failed

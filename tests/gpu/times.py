@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from .device import DEVICE, DRY, microseconds, ops
+from .device import DEVICE, DRY, at_quality, microseconds, ops
 
 BF16 = torch.bfloat16
 
@@ -27,6 +27,17 @@ def attention(q, k, v, norm_q=None, norm_k=None):
     numerator = q.float() @ (k.float().mT @ v.float())
     normaliser = norm_q.float() @ norm_k.float().sum(-2, keepdim=True).mT
     return (numerator / (normaliser + 1e-15)).to(v.dtype)
+
+
+def turned_attention(q, k, v, cos, sin):
+    """SANA-Video's chain with its rotary embedding."""
+
+    def turned(x):
+        a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
+
+    q, k = q.relu(), k.relu()
+    return attention(turned(q), turned(k), v, q, k)
 
 
 def fp8(x, weight, scale):
@@ -57,6 +68,23 @@ def rows(namespace) -> Iterator[Row]:
             return namespace.relu_linear_attention(q, k, v, *norms, eps=1e-15, relu=not norms)
 
         yield name, 2 * (len(given) + 1) * tensors[0].numel(), attention, ours, given
+    tokens, width = 16384 // cut, 112
+    q, k, v = (randn(1, tokens, 20 // min(cut, 10), width).transpose(1, 2) for _ in range(3))
+    angle = torch.randn(tokens, width, device=DEVICE)
+    turns = angle.cos()[:, ::2], angle.sin()[:, 1::2]
+
+    def turning(q, k, v, cos, sin):
+        return namespace.relu_linear_attention(q, k, v, None, None, cos, sin, eps=1e-15)
+
+    yield "sana-video with its rotary embedding", 8 * q.numel(), turned_attention, turning, (q, k, v, *turns)
+    wide = tuple(t.float() for t in (q, k, v))
+    for name, high in (("sana-video's core in float32", False), ("the same at quality high", True)):
+
+        def in_float32(q, k, v, high=high):
+            with at_quality(namespace, high):
+                return namespace.relu_linear_attention(q, k, v, eps=1e-15)
+
+        yield name, 16 * q.numel(), attention, in_float32, wide
     for m, n, k in (
         (1, 4096, 4096),
         (1, 14336, 4096),

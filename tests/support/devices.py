@@ -47,9 +47,8 @@ def sites(model, args, kwargs) -> list[fxrewrite.report.Site]:
 
 
 def counted(found) -> Counter[tuple]:
-    """Sites by what they compute. What follows a layer, and what turns the features of linear attention, is in
-    the site only if a kernel takes it too."""
-    main = {"linear": ("weight",), "fp8_matmul": ("weight",), "linear_attention": ("v",)}
+    """Sites by what they compute. What follows a layer is in the site only if a kernel takes it too."""
+    main = {"linear": ("weight",), "fp8_matmul": ("weight",)}
     return Counter(
         (site.kind, *(text for name, text in site.operands.items() if name in main.get(site.kind, (name,))))
         for site in found

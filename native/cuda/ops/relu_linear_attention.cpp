@@ -11,6 +11,7 @@
 
 #include "../registration.h"
 #include "../tensors.h"
+#include "quality.h"
 #include "reference.h"
 
 namespace fx {
@@ -23,6 +24,25 @@ using torch::stable::Tensor;
 bool takes(const TensorView& t, const TensorView& like, int64_t width) {
   return (t.dtype == Dtype::bfloat16 || t.dtype == Dtype::float32) && t.dim == 4 && t.size(0) == like.size(0) &&
          t.size(1) == like.size(1) && t.size(2) == like.size(2) && t.size(3) == width;
+}
+
+// Do the angles' functions broadcast to pairs of the features?
+bool turns(const TensorView& t, const TensorView& features) {
+  if ((t.dtype != Dtype::bfloat16 && t.dtype != Dtype::float32) || t.dim < 1 || t.dim > 4 ||
+      t.size(-1) * 2 != features.size(3))
+    return false;
+  for (int64_t d = -t.dim; d < -1; ++d)
+    if (t.size(d) != 1 && t.size(d) != features.size(d)) return false;
+  return true;
+}
+
+Source broadcast(const TensorView& t) {
+  Source source{};
+  source.data = t.data;
+  source.wide = t.dtype == Dtype::float32;
+  for (int64_t d = -t.dim; d < 0; ++d)
+    if (t.size(d) != 1) source.strides[4 + d] = t.stride(d);
+  return source;
 }
 
 Source source_of(const TensorView& t, bool relu) {
@@ -45,19 +65,23 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
                              std::optional<double> floor, bool relu, std::optional<ScalarType> out_dtype,
                              bool channel_major) {
   const TensorView q = view(query), k = view(key), v = view(value);
-  std::optional<TensorView> norm_q, norm_k;
+  std::optional<TensorView> norm_q, norm_k, turn_cos, turn_sin;
   if (norm_query) norm_q = view(*norm_query);
   if (norm_key) norm_k = view(*norm_key);
+  if (cos) turn_cos = view(*cos);
+  if (sin) turn_sin = view(*sin);
   const bool wide = out_dtype ? *out_dtype == ScalarType::Float : v.dtype == Dtype::float32;
   const bool narrow = out_dtype ? *out_dtype == ScalarType::BFloat16 : v.dtype == Dtype::bfloat16;
-  const int32_t device =
-      common_device({&query, &key, &value, norm_query ? &*norm_query : nullptr, norm_key ? &*norm_key : nullptr});
+  const int32_t device = common_device({&query, &key, &value, norm_query ? &*norm_query : nullptr,
+                                        norm_key ? &*norm_key : nullptr, cos ? &*cos : nullptr, sin ? &*sin : nullptr});
 
-  const bool taken =
-      device >= 0 && !cos && !sin && (wide || narrow) && q.dim == 4 && v.dim == 4 && takes(q, q, q.size(3)) &&
-      takes(k, q, q.size(3)) && takes(v, q, v.size(3)) && norm_q.has_value() == norm_k.has_value() &&
-      (!norm_q || (takes(*norm_q, q, q.size(3)) && takes(*norm_k, q, q.size(3)))) && q.numel() != 0 && v.numel() != 0 &&
-      q.size(0) * q.size(1) <= most_heads && device_properties(device).capability >= least_capability;
+  const bool taken = device >= 0 && (wide || narrow) && q.dim == 4 && v.dim == 4 && takes(q, q, q.size(3)) &&
+                     takes(k, q, q.size(3)) && takes(v, q, v.size(3)) && norm_q.has_value() == norm_k.has_value() &&
+                     (!norm_q || (takes(*norm_q, q, q.size(3)) && takes(*norm_k, q, q.size(3)))) &&
+                     turn_cos.has_value() == turn_sin.has_value() &&
+                     (!turn_cos || (turns(*turn_cos, q) && turns(*turn_sin, q) && !norm_q)) && q.numel() != 0 &&
+                     v.numel() != 0 && q.size(0) * q.size(1) <= most_heads &&
+                     device_properties(device).capability >= least_capability;
   if (!taken)
     return call_reference("relu_linear_attention", "fxrewrite::relu_linear_attention_reference", query, key, value,
                           norm_query, norm_key, cos, sin, eps, floor, relu, out_dtype, channel_major);
@@ -65,11 +89,16 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
   ReluLinearAttentionArgs args{};
   args.query = source_of(q, relu), args.key = source_of(k, relu), args.value = source_of(v, false);
   if (norm_q) args.norm_query = source_of(*norm_q, false), args.norm_key = source_of(*norm_k, false);
+  if (turn_cos) {
+    args.cos = broadcast(*turn_cos), args.sin = broadcast(*turn_sin);
+    args.query.turned = args.key.turned = true;
+  }
   args.batch = q.size(0), args.heads = q.size(1), args.tokens = q.size(2), args.dim = q.size(3), args.dim_v = v.size(3);
   args.eps = static_cast<float>(eps);
   args.floor = floor ? static_cast<float>(*floor) : -std::numeric_limits<float>::infinity();
   args.channel_major = channel_major;
   args.wide_out = wide;
+  args.bf16_operands = bf16_operands_allowed();
 
   const int64_t sizes[] = {args.batch, args.heads, args.tokens, args.dim_v};
   const int64_t head = args.tokens * args.dim_v;
@@ -80,7 +109,9 @@ Tensor relu_linear_attention(const Tensor& query, const Tensor& key, const Tenso
   const Tensor workspace = new_workspace(query, plan.workspace_bytes);
   const OnDevice guard(device);
   run_relu_linear_attention(args, plan, workspace.data_ptr(), current_stream(device));
-  count("relu_linear_attention", "cuda", channel_major ? "channels" : "tokens");
+  const bool lowered = args.bf16_operands && (args.key.wide || args.value.wide);
+  count("relu_linear_attention", "cuda",
+        lowered ? (channel_major ? "channels_bf16" : "tokens_bf16") : (channel_major ? "channels" : "tokens"));
   return out;
 }
 

@@ -1,7 +1,7 @@
 // Second kernel of relu_linear_attention: the chunks' sums become one summary a head.
 #pragma once
 
-#include "relu_linear_work.h"
+#include "relu_linear_turn.inl.h"
 
 namespace fx {
 
@@ -12,13 +12,10 @@ constexpr int combine_threads = 256;
 // One element of a chunk's sums in plain fp32: φ(k)[d]·v[e], or φ(k)[d] alone where e < 0.
 FX_RARELY float sum_again(const Work& work, int64_t head, int64_t chunk, int64_t d, int64_t e) {
   const Source &key = work.args.key, &value = work.args.value;
-  const int64_t batch = head / work.args.heads, inner = head % work.args.heads;
-  const int64_t k = head_offset(key, batch, inner) + d * key.strides[3];
-  const int64_t v = head_offset(value, batch, inner) + e * value.strides[3];
   const int64_t first = chunk * work.chunk, last = smaller(first + work.chunk, work.args.tokens);
   float sum = 0;
   for (int64_t token = first; token < last; ++token)
-    sum += load_one(key, k + token * key.strides[2]) * (e < 0 ? 1.0f : load_one(value, v + token * value.strides[2]));
+    sum += feature(work, key, head, token, d) * (e < 0 ? 1.0f : feature(work, value, head, token, e));
   return sum;
 }
 
@@ -30,7 +27,7 @@ FX_KERNEL(combine_threads, 1) combine(FX_ARGUMENT(Work) work) {
   const bool of_keys = index >= matrix;
   const int64_t d = of_keys ? index - matrix : index / work.columns();
   const int64_t e = of_keys ? -1 : index % work.columns();
-  const bool again = work.split && !(of_keys && work.args.norm_key.data != nullptr);
+  const bool again = work.split_first && !(of_keys && work.args.norm_key.data != nullptr);
   float sum = 0;
   if (d < work.args.dim && e < work.args.dim_v) {  // elsewhere an infinite value would leave NaN
     const int64_t stride = of_keys ? work.rows() : matrix;

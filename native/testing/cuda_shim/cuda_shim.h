@@ -21,6 +21,7 @@
 #define FX_ARGUMENT(type) const type
 #define FX_UNROLL
 #define FX_ROLLED
+#define FX_UNROLL_BY(count)
 
 namespace fx {
 
@@ -82,6 +83,11 @@ inline uint32_t bits_of_float(float x) { return std::bit_cast<uint32_t>(x); }
 inline Vec16 load_global(const void* from) {
   shim::check_aligned(from, 16);
   return *static_cast<const Vec16*>(from);
+}
+
+inline void load_two(float (&out)[2], const float* from) {
+  shim::check_aligned(from, 8);
+  out[0] = from[0], out[1] = from[1];
 }
 
 inline Vec16 load_streamed(const void* from) { return load_global(from); }
