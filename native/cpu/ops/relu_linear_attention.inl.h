@@ -131,13 +131,13 @@ class ReluLinearAttention {
 
  private:
   // Enough heads together that their tokens make long reads; but their summaries in half of L2, and work for all
-  // threads.
+  // threads. Groups are of one size, give or take a head: threads get equal numbers of them.
   int64_t heads_together(int threads) const {
     const int64_t item = args.key.dtype == Dtype::bfloat16 ? 2 : 4;
     int64_t group = smaller(divide_up(long_read, args.dim * item), args.heads);
     group = smaller(group, caches().l2 / 2 / (args.dim * args.dim_v * static_cast<int64_t>(sizeof(float))));
     if (threads > 1) group = smaller(group, args.batch * args.heads * chunks / (4 * threads));
-    return larger(1, group);
+    return divide_up(args.heads, divide_up(args.heads, larger(1, group)));
   }
 
   using F32 = typename Isa::F32;
