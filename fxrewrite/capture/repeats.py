@@ -60,9 +60,14 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 
 def _is_plain(block: nn.Module) -> bool:
     """May its class have a subclass without anyone noticing, whose forward is what runs?"""
-    kind = type(block)
-    hooked = any("__init_subclass__" in base.__dict__ for base in kind.__mro__[:-1])
-    return type(kind) is type and not hooked and "forward" not in block.__dict__ and any(block.children())
+    return type(type(block)) is type and "forward" not in block.__dict__ and any(block.children())
+
+
+class _Unannounced(nn.Module):
+    """Base of a class whose other bases are not told of it."""
+
+    def __init_subclass__(cls) -> None:
+        pass
 
 
 def _region(kind: type[nn.Module]) -> type[nn.Module]:
@@ -75,7 +80,7 @@ def _region(kind: type[nn.Module]) -> type[nn.Module]:
     # Dynamo tells regions apart by their code, and equal code is the same
     forward.__code__ = forward.__code__.replace(co_name=kind.__qualname__)
     region = torch.compiler.nested_compile_region(forward, max_reuse_entries=_KINDS)
-    return type(kind.__name__, (kind,), {"forward": region, "__module__": kind.__module__})
+    return type(kind.__name__, (_Unannounced, kind), {"forward": region, "__module__": kind.__module__})
 
 
 def _separate(result: Any) -> Any:

@@ -189,7 +189,7 @@ def test_classes_are_given_back():
             super().__init__()
             self.forward = lambda x, scale: x
 
-    for block, marked in ((Block, True), (Registering, False), (Replaced, False), (nn.Identity, False)):
+    for block, marked in ((Block, True), (Registering, True), (Replaced, False), (nn.Identity, False)):
         model = Stack(block)
         model.again = nn.ModuleList(model.blocks)
         with repeats.traced_once(model) as repeated:
