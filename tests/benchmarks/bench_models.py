@@ -39,7 +39,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def sana(layers: int) -> Case:
-    """SANA-Video 2B: 20 heads of 112, 4 frames of 28 x 28 (3136 tokens)."""
+    """SANA-Video 2B: 20 heads of 112, 4 frames of 28 x 28 in patches of 2 x 2 (784 tokens)."""
     from diffusers import SanaVideoTransformer3DModel
 
     model = SanaVideoTransformer3DModel(num_layers=layers)
