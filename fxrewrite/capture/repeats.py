@@ -78,7 +78,7 @@ def _region(kind: type[nn.Module]) -> type[nn.Module]:
         return _separate(original(self, *args, **kwargs))
 
     # Dynamo tells regions apart by their code, and equal code is the same
-    forward.__code__ = forward.__code__.replace(co_name=kind.__qualname__)
+    forward.__code__ = forward.__code__.replace(co_name=f"{kind.__qualname__}_{id(kind)}")
     region = torch.compiler.nested_compile_region(forward, max_reuse_entries=_KINDS)
     return type(kind.__name__, (_Unannounced, kind), {"forward": region, "__module__": kind.__module__})
 
@@ -116,8 +116,12 @@ def relabelled(stack: Stack, traced: Stack, called: Stack) -> Stack:
         return stack
     old, new = list(traced.values())[-1][0], list(called.values())[-1][0]
     inner = {
-        key: (new + path.removeprefix(old) if path.startswith(old) else path, kind)
+        key: (new + path.removeprefix(old) if _is_inside(path, old) else path, kind)
         for key, (path, kind) in stack.items()
         if key not in traced
     }
     return {**called, **inner}
+
+
+def _is_inside(path: str, of: str) -> bool:
+    return path.startswith(of) and path[len(of) : len(of) + 1] in ("", ".", "[")

@@ -203,7 +203,27 @@ def test_relabelled():
     node = {**traced, "3": ("m.b.0.c", "C")}
     assert repeats.relabelled(node, traced, called) == {**called, "3": ("m.b.10.c", "C")}
     assert repeats.relabelled(node, traced, traced) == node
+    elsewhere = {**traced, "3": ("m.b.01", "C")}
+    assert repeats.relabelled(elsewhere, traced, called)["3"] == ("m.b.01", "C")
     assert repeats.relabelled(node, {}, called) == node
+
+
+def test_classes_of_one_name(monkeypatch):
+    def made(of):
+        class Block(Inner):
+            def forward(self, x, scale):
+                return of(self.linear(x))
+
+        Block.__init__ = lambda self: (Inner.__init__(self), setattr(self, "nested", Inner()))[0]
+        return Block
+
+    model = Stack(made(torch.relu))
+    other = made(torch.tanh)
+    model.blocks.extend(other() for _ in range(4))
+    model.scales *= 2
+    (graph,) = check(model, monkeypatch, regions=8)
+    called = [target for target, *_ in graph]
+    assert called.count("aten.relu.default") == called.count("aten.tanh.default") == 4
 
 
 def test_regions_of_the_users_hide_no_site():
