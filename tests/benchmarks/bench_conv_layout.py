@@ -12,10 +12,10 @@ operator to operator: the most that a rule could gain, before any conversion.
 No rule changes layouts, for two reasons that this shows (Zen 4, torch 2.13). The numbers are worse: eager's
 channels-last group_norm subtracts a squared mean from a mean of squares (float32: 70 times the error, and
 1000 times where a mean is 30 times the deviation; bfloat16: 6 times there), and its float32 conv2d has up to
-4 times the error. And there is little to gain: eager's convolution reorders what it needs, and reaches what
-the machine can in bfloat16 with 256 channels or more. Whole decoders in bfloat16 gain 1.1; in float32 they
-gain 1.07 (kl) and nothing (wan), with 7 times the error (kl). Most of what wan gains is its norms over the
-channels, which eager computes 10 times as fast when channels are innermost.
+4 times the error, conv3d 3 times. And there is little to gain: eager's convolution reorders what it needs, and
+reaches what the machine can in bfloat16 with 256 channels or more. Whole decoders gain 1.1 in bfloat16; in
+float32 1.07 to 1.10 (kl) and nothing (wan). Most of what wan gains is its norms over the channels, which eager
+computes 10 times as fast when channels are innermost.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ def measure(name: str, layers: int, rounds: int) -> None:
             except RuntimeError as error:
                 if side != "zentorch":
                     raise
-                print(f"| {name} | {side} | fails: {str(error).splitlines()[0]} | | | |", flush=True)
+                print(
+                    f"| {name} | {side} | fails: {' '.join(str(error).splitlines()[:2])} | | | |", flush=True
+                )
                 del competitors[side]
         samples: dict[str, list[float]] = {side: [] for side in competitors}
         for _ in range(rounds):
