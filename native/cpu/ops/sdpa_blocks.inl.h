@@ -58,8 +58,10 @@ class SdpaBlocks {
     blocks = divide_up(args.length, rows);
     keys = larger(visible_keys(args, args.length - 1).end, 1);
     dim_block = !wide ? int64_t{1} << 40 : keys <= few_keys ? few_summed : most_summed;
-    // The scores of a block go little beyond L1; packed keys come from L2 or a share of L3.
-    key_block = round_up(caches().l1 / static_cast<int64_t>(sizeof(float) * most_rows), most_summed);
+    // The scores of a block go little beyond L1, blocks are of like size; packed keys come from L2 or a share of L3.
+    const int64_t most_keys =
+        round_up(3 * caches().l1 / 2 / static_cast<int64_t>(sizeof(float) * most_rows), most_summed);
+    key_block = round_up(divide_up(keys, divide_up(keys, most_keys)), most_summed);
     // Tiles, which leave their sums in memory after each block of values, take long ones.
     value_block = !Isa::template tiles<T> && (wide || args.window > 0) ? most_summed : key_block;
     score_stride = key_block + column_unit;  // not a power of two: rows spread over L1's sets
