@@ -31,7 +31,8 @@ using Stream = void*;  // a cudaStream_t
 #include <string>
 
 #define FX_DEVICE __device__ __forceinline__
-#define FX_RARELY __device__ __noinline__
+// Not inlined.
+#define FX_CALLED __device__ __noinline__
 #define FX_BOTH __host__ __device__ __forceinline__
 // `threads` of a block; blocks of one multiprocessor at a time, which bounds the registers of a thread.
 #define FX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)

@@ -41,9 +41,11 @@ FX_DEVICE void load_summary(uint16_t* to, const Work& work, int64_t head, int64_
     store_shared(to + 3 * W * Size::stride + 8 * i, load_global(sums + 8 * i));
 }
 
-// Rows of `length` elements of `bytes` each, from shared memory to contiguous rows `out_stride` apart.
-FX_DEVICE void copy_rows(char* out, int64_t out_stride, const char* from, int stride, int rows, int length, int bytes,
+// Rows of `length` elements of `bytes` each, from `at_shared` in shared memory to contiguous rows `out_stride` apart.
+// Its callers have no registers left for it.
+FX_CALLED void copy_rows(char* out, int64_t out_stride, int64_t at_shared, int stride, int rows, int length, int bytes,
                          int threads) {
+  const char* from = shared_memory() + at_shared;  // a pointer that came from outside might be to any memory
   const int row_bytes = length * bytes;
   if (out_stride * bytes % 16 == 0 && row_bytes % 16 == 0) {
     const int vectors = row_bytes / 16;
@@ -159,11 +161,11 @@ FX_DEVICE bool write_out(const Work& work, float (&sums)[Size::width / 8][4], co
   const int tokens = static_cast<int>(smaller(Size::half_tokens, last - first));
   const int width = static_cast<int>(smaller(W, args.dim_v - e0));
   char* out = static_cast<char*>(args.out) + head * args.tokens * args.dim_v * bytes;
+  const int64_t at = shared - shared_memory();
   if (args.channel_major)
-    copy_rows(out + (e0 * args.tokens + first) * bytes, args.tokens, shared, stride, width, tokens, bytes,
-              Size::threads);
+    copy_rows(out + (e0 * args.tokens + first) * bytes, args.tokens, at, stride, width, tokens, bytes, Size::threads);
   else
-    copy_rows(out + (first * args.dim_v + e0) * bytes, args.dim_v, shared, stride, tokens, width, bytes, Size::threads);
+    copy_rows(out + (first * args.dim_v + e0) * bytes, args.dim_v, at, stride, tokens, width, bytes, Size::threads);
   return is_nan;
 }
 

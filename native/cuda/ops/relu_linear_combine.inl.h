@@ -10,7 +10,7 @@ namespace {
 constexpr int combine_threads = 256;
 
 // One element of a chunk's sums in plain fp32: φ(k)[d]·v[e], or φ(k)[d] alone where e < 0.
-FX_RARELY float sum_again(const Work& work, int64_t head, int64_t chunk, int64_t d, int64_t e) {
+FX_CALLED float sum_again(const Work& work, int64_t head, int64_t chunk, int64_t d, int64_t e) {
   const Source &key = work.args.key, &value = work.args.value;
   const int64_t first = chunk * work.chunk, last = smaller(first + work.chunk, work.args.tokens);
   float sum = 0;

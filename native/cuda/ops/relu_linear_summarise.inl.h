@@ -41,7 +41,7 @@ FX_DEVICE void add_up_columns(const float (&sums)[8], float* to) {
 
 // Σ norm_k over a chunk, for the columns d0 on.
 template <int W>
-FX_RARELY void sum_columns(const Work& work, int64_t head, int64_t d0) {
+FX_CALLED void sum_columns(const Work& work, int64_t head, int64_t d0) {
   constexpr int threads = Summarise<W>::threads;
   const Source& source = work.args.norm_key;
   const int64_t first = block_x() * work.chunk, last = smaller(first + work.chunk, work.args.tokens);

@@ -15,7 +15,7 @@
 #include <functional>
 
 #define FX_DEVICE inline
-#define FX_RARELY inline
+#define FX_CALLED inline
 #define FX_BOTH inline
 #define FX_KERNEL(threads, blocks) void
 #define FX_ARGUMENT(type) const type
