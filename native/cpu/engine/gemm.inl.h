@@ -42,21 +42,22 @@ static void pack(void* packed, const Source* source, int64_t stride_n, int64_t s
   }
 }
 
-// All of A times one panel of `columns` columns; each tile of sums goes to `sink`.
+// All of A times one panel of `columns` columns; each tile of sums goes to `sink`. Rows of A that are wanted next,
+// `ahead` of these, are fetched meanwhile (0: none).
 template <class Isa, class T, class Sink>
 static void multiply_panel(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t m,
-                           int64_t columns, int64_t k, const Sink& sink) {
+                           int64_t columns, int64_t k, const Sink& sink, int64_t ahead = 0) {
   if constexpr (Isa::template tiles<T>)
     return Isa::multiply_panel(a, lda, panel, panel_width<Isa>(columns, 0), m, columns, k, sink);
   switch (divide_up(columns, column_unit)) {
     case 1:
-      return multiply_columns<Isa, 16>(a, lda, panel, m, columns, k, sink);
+      return multiply_columns<Isa, 16>(a, lda, panel, m, columns, k, sink, ahead);
     case 2:
-      return multiply_columns<Isa, 32>(a, lda, panel, m, columns, k, sink);
+      return multiply_columns<Isa, 32>(a, lda, panel, m, columns, k, sink, ahead);
     case 3:
-      return multiply_columns<Isa, 48>(a, lda, panel, m, columns, k, sink);
+      return multiply_columns<Isa, 48>(a, lda, panel, m, columns, k, sink, ahead);
     default:
-      return multiply_columns<Isa, 64>(a, lda, panel, m, columns, k, sink);
+      return multiply_columns<Isa, 64>(a, lda, panel, m, columns, k, sink, ahead);
   }
 }
 
@@ -110,10 +111,11 @@ static void multiply_panels(const T* a, int64_t lda, const void* packed, int64_t
     const int64_t rows = smaller(m - row, row_unit<Isa, T>);
     int64_t stride = lda;
     const auto* from = rows_for_tile<Isa>(a + row * lda, stride, rows, k);
+    const int64_t ahead = gemm::widens_rows<Isa, T> ? 0 : row_unit<Isa, T> * lda;
     auto* panel = static_cast<const typename Isa::template Panel<T>*>(packed);
     for (int64_t n0 = 0; n0 < n; n0 += Isa::panel) {
       const int64_t width = panel_width<Isa>(n, n0), columns = smaller(n - n0, width);
-      multiply_panel<Isa>(from, stride, panel, rows, columns, k, sink.at(row, n0));
+      multiply_panel<Isa>(from, stride, panel, rows, columns, k, sink.at(row, n0), n0 == 0 ? ahead : 0);
       panel += panel_depth<Isa, T>(k) * width;
     }
   }

@@ -7,24 +7,31 @@
 namespace fx {
 
 // sums[r][v] = Σ_k a[r, k] · panel[k, v]. The sums stay in registers: Rows x Vectors of them, one vector
-// of the panel for each column, one broadcast of A.
+// of the panel for each column, one broadcast of A. Meanwhile what lies `ahead` of these rows is fetched into L2
+// (not where it is 0).
 template <class Isa, int Rows, int Vectors, class T>
 FX_INLINE void tile(typename Isa::F32 (&sums)[Rows][Vectors], const T* a, int64_t lda,
-                    const typename Isa::template Panel<T>* panel, int64_t k) {
-  constexpr int step = Isa::template k_step<T>, width = Vectors * Isa::lanes;
+                    const typename Isa::template Panel<T>* panel, int64_t k, int64_t ahead) {
+  constexpr int step = Isa::template k_step<T>, width = Vectors * Isa::lanes, line = 64 / sizeof(T);
   FX_UNROLL
   for (int r = 0; r < Rows; ++r) FX_UNROLL
   for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
   int64_t k0 = 0;
-  for (; k0 + step <= k; k0 += step, panel += width) {
-    typename Isa::template Chunk<T> b[Vectors];
-    FX_UNROLL
-    for (int v = 0; v < Vectors; ++v) b[v] = Isa::panel_load(panel + v * Isa::lanes);
-    FX_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      const auto x = Isa::broadcast(a + r * lda + k0);
+  while (k0 + step <= k) {
+    if (ahead != 0) {
       FX_UNROLL
-      for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::dot(x, b[v], sums[r][v]);
+      for (int r = 0; r < Rows; ++r) __builtin_prefetch(a + r * lda + k0 + ahead, 0, 2);
+    }
+    for (const int64_t end = smaller(k0 + line, k); k0 + step <= end; k0 += step, panel += width) {
+      typename Isa::template Chunk<T> b[Vectors];
+      FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) b[v] = Isa::panel_load(panel + v * Isa::lanes);
+      FX_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        const auto x = Isa::broadcast(a + r * lda + k0);
+        FX_UNROLL
+        for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::dot(x, b[v], sums[r][v]);
+      }
     }
   }
   if (step > 1 && k0 < k) {  // the odd element: reading a pair of it would read beyond the row
@@ -39,10 +46,10 @@ FX_INLINE void tile(typename Isa::F32 (&sums)[Rows][Vectors], const T* a, int64_
 
 template <class Isa, int Rows, int Width, class T, class Sink>
 [[gnu::noinline]] static void multiply_rows(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel,
-                                            int64_t row, int64_t columns, int64_t k, const Sink& sink) {
+                                            int64_t row, int64_t columns, int64_t k, const Sink& sink, int64_t ahead) {
   constexpr int lanes = Isa::lanes, vectors = Width / lanes;
   typename Isa::F32 sums[Rows][vectors];
-  tile<Isa>(sums, a + row * lda, lda, panel, k);
+  tile<Isa>(sums, a + row * lda, lda, panel, k, ahead);
   if constexpr (requires { sink.whole_row(row, sums[0], columns); }) {
     FX_UNROLL
     for (int r = 0; r < Rows; ++r) sink.whole_row(row + r, sums[r], columns);
@@ -60,23 +67,25 @@ template <class Isa, int Rows, int Width, class T, class Sink>
 // The last, fewer rows: the tile of exactly that many.
 template <class Isa, int Rows, int Width, class T, class Sink>
 FX_INLINE void multiply_last_rows(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t row,
-                                  int64_t rows, int64_t columns, int64_t k, const Sink& sink) {
+                                  int64_t rows, int64_t columns, int64_t k, const Sink& sink, int64_t ahead) {
   if constexpr (Rows > 0) {
     if (rows == Rows)
-      multiply_rows<Isa, Rows, Width>(a, lda, panel, row, columns, k, sink);
+      multiply_rows<Isa, Rows, Width>(a, lda, panel, row, columns, k, sink, ahead);
     else
-      multiply_last_rows<Isa, Rows - 1, Width>(a, lda, panel, row, rows, columns, k, sink);
+      multiply_last_rows<Isa, Rows - 1, Width>(a, lda, panel, row, rows, columns, k, sink, ahead);
   }
 }
 
 template <class Isa, int Width, class T, class Sink>
 static void multiply_columns(const T* a, int64_t lda, const typename Isa::template Panel<T>* panel, int64_t m,
-                             int64_t columns, int64_t k, const Sink& sink) {
+                             int64_t columns, int64_t k, const Sink& sink, int64_t ahead) {
   if constexpr (Width <= Isa::panel) {
-    constexpr int rows = Isa::tile_rows;
+    // A narrow panel leaves registers for more rows. Not beyond eight: rows a power of two apart meet in one of
+    // L1's sets, of eight ways.
+    constexpr int rows = Width == Isa::panel ? Isa::tile_rows : smaller(Isa::tile_rows * Isa::panel / Width, 8);
     int64_t row = 0;
-    for (; row + rows <= m; row += rows) multiply_rows<Isa, rows, Width>(a, lda, panel, row, columns, k, sink);
-    multiply_last_rows<Isa, rows - 1, Width>(a, lda, panel, row, m - row, columns, k, sink);
+    for (; row + rows <= m; row += rows) multiply_rows<Isa, rows, Width>(a, lda, panel, row, columns, k, sink, ahead);
+    multiply_last_rows<Isa, rows - 1, Width>(a, lda, panel, row, m - row, columns, k, sink, ahead);
   }
 }
 

@@ -5,7 +5,7 @@
 #include "../engine/epilogue.inl.h"
 #include "../engine/gemm.inl.h"
 #include "linear_problem.inl.h"
-#include "linear_tiles.inl.h"
+#include "linear_rows.inl.h"
 
 namespace fx {
 
@@ -20,11 +20,6 @@ static void linear_by_dots(const LinearProblem<X, W>& p, const Parallel& pool) {
                      FinishTo<Isa, X>{epilogue, n0});
   });
 }
-
-// The most k that is summed in one chain. For float inputs few, as in BLAS libraries: the rounding error of
-// a sum grows with its length, and nothing coarser hides it.
-template <class X>
-constexpr int64_t longest_chain = sizeof(X) == sizeof(float) ? 192 : INT64_MAX / 2;
 
 // How a product is cut: `columns` of W at a time, packed `depth` deep, summed in chains of `chain`.
 struct PanelBlocking {
@@ -101,8 +96,10 @@ static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t co
 template <class Isa, class Problem>
 static void linear_by_panels(const Problem& p, const Parallel& pool) {
   using X = typename Problem::Operand;
-  if constexpr (Isa::template tiles<X>) {
-    if (p.weight_stride_k == 1 || p.k <= 1) return LinearByTiles<Isa, Problem>(p).run(pool);
+  constexpr bool in_place = __is_same(decltype(p.weight), const X*) && !gemm::widens_rows<Isa, X>;
+  if constexpr (Isa::template tiles<X> || in_place) {
+    constexpr int64_t most_rows = Isa::template tiles<X> ? INT64_MAX : 512;  // more are worth packing W for
+    if (p.m <= most_rows && (p.weight_stride_k == 1 || p.k <= 1)) return LinearByRows<Isa, Problem>(p).run(pool);
   }
   constexpr int64_t rows_at_once = 2048, fewest_rows = 96;
   const PanelBlocking blocking = panel_blocking<Isa, X>(p.k);

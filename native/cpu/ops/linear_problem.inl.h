@@ -6,11 +6,12 @@
 
 namespace fx {
 
-// Rows of an operand as products read them: contiguous, row r at values + r · stride.
+// Rows of an operand as products read them: contiguous, row r at values + r · stride. Those that are wanted next
+// lie `ahead` in memory (0: not there).
 template <class X>
 struct OperandRows {
   const X* values;
-  int64_t stride;
+  int64_t stride, ahead = 0;
 };
 
 // Products are of X; y and what its epilogue takes are of Y.
@@ -40,8 +41,8 @@ struct LinearProblem {
 
   // k in [k_first, k_first + depth) of rows [row, row + rows) of a row-major W; they stand until the next call.
   template <class Isa>
-  FX_MEMBER OperandRows<X> rows_of_weight(int64_t row, int64_t /*rows*/, int64_t k_first, int64_t /*depth*/) const {
-    return {weight + row * weight_stride_n + k_first, weight_stride_n};
+  FX_MEMBER OperandRows<X> rows_of_weight(int64_t row, int64_t rows, int64_t k_first, int64_t /*depth*/) const {
+    return {weight + row * weight_stride_n + k_first, weight_stride_n, rows * weight_stride_n};
   }
 
   // The same of x.
