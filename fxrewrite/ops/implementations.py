@@ -86,7 +86,8 @@ def _linear(a: Arguments, level: str) -> Iterable[Guard]:
     elif x.dtype == BF16 and not _at_most(weight.shape[1:], 2560):  # an epilogue does not change that
         rows = _rows(x)
         if not (isinstance(rows, int) and rows >= 1024 and _at_most(weight.shape[1:], 4096)):
-            yield measured(at_most(rows, 32, "rows"), "with deep weights the framework's GEMM is as fast")
+            most = 512 if level == "avx512_bf16" else 32
+            yield measured(at_most(rows, most, "rows"), "with deep weights the framework's GEMM is as fast")
     if x.dtype == FP32:  # BLAS sums the few outputs of a narrow layer in another way
         width = weight.shape[0]
         wide = holds(isinstance(width, int), "output width is fixed", f"output width {width}")
@@ -101,6 +102,10 @@ def _dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight."""
     yield from _linear(a, level)
     yield from _row_by_row(a, level)
+    if level == "avx512_bf16":  # takes_dots of native/cpu/ops/linear_driver.inl.h
+        rows = _rows(a["x"])
+        few = at_most((rows % 16 or rows) if isinstance(rows, int) else rows, 10, "rows beyond whole vectors")
+        yield measured(few, "products by rows of the weight are faster")
 
 
 def _most_dot_rows(weight: torch.Tensor) -> int:

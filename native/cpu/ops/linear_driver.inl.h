@@ -93,11 +93,14 @@ static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t co
   }
 }
 
+// Are rows of the weight operands of the products as they lie?
+template <class Isa, class Rows, class X>
+constexpr bool takes_rows = __is_same(Rows, const X*) && !gemm::widens_rows<Isa, X>;
+
 template <class Isa, class Problem>
 static void linear_by_panels(const Problem& p, const Parallel& pool) {
   using X = typename Problem::Operand;
-  constexpr bool in_place = __is_same(decltype(p.weight), const X*) && !gemm::widens_rows<Isa, X>;
-  if constexpr (Isa::template tiles<X> || in_place) {
+  if constexpr (Isa::template tiles<X> || takes_rows<Isa, decltype(p.weight), X>) {
     constexpr int64_t most_rows = Isa::template tiles<X> ? INT64_MAX : 512;  // more are worth packing W for
     if (p.m <= most_rows && (p.weight_stride_k == 1 || p.k <= 1)) return LinearByRows<Isa, Problem>(p).run(pool);
   }
@@ -132,11 +135,21 @@ FX_INLINE int64_t most_dot_rows(int64_t k) {
   return smaller(larger(k / 20, 4), most);
 }
 
+// Is the dot form faster, as measured? Products by rows of W cost as many as a vector holds, even where x has fewer.
+template <class Isa, class X, class W>
+FX_INLINE bool takes_dots(int64_t m, int64_t k) {
+  constexpr int64_t worth_a_vector = 11;
+  if (m > most_dot_rows<Isa, X, W>(k)) return false;
+  if constexpr (takes_rows<Isa, const W*, X> && !Isa::template tiles<X>)
+    return m % column_unit > 0 && m % column_unit < worth_a_vector;
+  return true;
+}
+
 // Returns the name of the form.
 template <class Isa, class X, class W>
 static const char* run_linear(const LinearProblem<X, W>& p, const Parallel& pool) {
   if (p.m == 0 || p.n == 0) return "empty";
-  if (p.m <= most_dot_rows<Isa, X, W>(p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
+  if (takes_dots<Isa, X, W>(p.m, p.k) && (p.weight_stride_k == 1 || p.k <= 1)) {
     linear_by_dots<Isa>(p, pool);
     return "dot";
   }

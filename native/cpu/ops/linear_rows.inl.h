@@ -73,14 +73,14 @@ class LinearByRows {
     int64_t columns, depth, together, chain;
   };
   Blocks blocks_for(int64_t rows) const {
-    if constexpr (on_tiles) return {256, 512, 256, 512};  // a panel of x stays in L1; 256 KiB of W in L2, beside the sums
+    if constexpr (on_tiles)
+      return {256, 512, 256, 512};  // a panel of x stays in L1; 256 KiB of W in L2, beside the sums
     const int64_t whole = larger(p.k, 1), line = 64;
     // What is packed of x stays in L2. A narrow panel meets few rows of W, so that these stay in L1.
     const int64_t fitting = (512 << 10) / (round_up(rows, column_unit) * static_cast<int64_t>(sizeof(Element)) / step);
     const int64_t most = larger(fitting / line, 4) * line;
     const int64_t deep = round_up(divide_up(whole, divide_up(whole, most)), line);
-    return {whole <= deep ? unit : 5 * unit, deep, rows <= 3 * column_unit ? 8 : 24,
-            smaller(deep, longest_chain<X>)};
+    return {whole <= deep ? unit : 5 * unit, deep, rows <= 3 * column_unit ? 8 : 24, smaller(deep, longest_chain<X>)};
   }
 
   // Columns [n, n + columns) of rows [row, row + rows) of y; `packed` are the panels of these rows.
