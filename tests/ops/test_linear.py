@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fxrewrite.ops
+from fxrewrite.guards import Verdict
+from fxrewrite.ops import implementations
 from fxrewrite.ops.counters import counters, reset_counters
+from fxrewrite.ops.isa import active_isa
 from fxrewrite.ops.linear import ACTIVATIONS, reference
 from tests.ops.layouts import LAYOUTS, column_counts, depths, lay_out, layouts, row_counts
 from tests.support.contract import check
@@ -53,11 +56,37 @@ def test_forms(m, n, k, dtype):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
-@pytest.mark.parametrize("m", [4, 40])
+@pytest.mark.parametrize("m", [4, 16, 40, 200])
 def test_long_k_is_summed_in_float32(m, dtype):
     x, weight, bias = example(m, 9001, n=40, dtype=dtype)
     hold(x, weight, bias)
     assert linear(torch.full((m, 9001), 1.0), torch.ones(3, 9001)).eq(9001).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("m", [150, 530])
+def test_many_rows_and_columns(m, dtype):
+    hold(*example(m, 2051, n=301, dtype=dtype))
+
+
+@pytest.mark.skipif(
+    active_isa() != "avx512_bf16", reason="where products by rows of the weight are listed first"
+)
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(
+    ("m", "form"), [(1, "dot"), (10, "dot"), (11, "panel"), (16, "panel"), (17, "dot"), (27, "panel")]
+)
+def test_the_form_is_the_first_that_is_listed(m, form, dtype):
+    x, weight, bias = example(m, 640, n=16, dtype=dtype)
+    reset_counters()
+    linear(x, weight, bias)
+    (counted,) = counters()["linear"]
+    assert counted == f"avx512_bf16:{form}"
+    nothing = {"activation": "", "multiply": None, "residual": None}
+    arguments = {"x": x, "weight": weight, "bias": bias, **nothing}
+    dot = implementations.IMPLEMENTATIONS["linear"][0]
+    judged = [guard.judge().verdict for guard in dot.requires(arguments, "avx512_bf16")]
+    assert all(verdict is Verdict.PROVED for verdict in judged) == (form == "dot")
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 7), (2, 1, 5, 7), (0, 7), (3, 0, 7), (1, 1, 7)])
