@@ -20,11 +20,6 @@ from fxrewrite.rewriting.candidates import module_path, where
 from tests.models.params import each_model
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-
-
 class Inner(nn.Module):
     def __init__(self):
         super().__init__()
