@@ -46,7 +46,7 @@ class OneLineErrors(click.Group):
 
 @contextlib.contextmanager
 def _collecting_less() -> Iterator[None]:
-    """Collect garbage seldom: a fifth of an analysis would go into looking at objects that stay."""
+    """Collect garbage seldom: a tenth of an analysis would go into looking at objects that stay."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 50, 100)
     try:
