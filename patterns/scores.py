@@ -25,7 +25,9 @@ class Mask:
 
     ``frame`` are the leading dims of the scores that it was applied to, ``dtype`` theirs with it.
     ``fill`` is None for a bias, which is added ``factor`` times; otherwise it replaces the scores
-    where the boolean mask is False (``inverted``: True).
+    where the boolean mask is False (``inverted``: True). Where rows or columns were split for it (an
+    image's into height and width), ``split`` is the whole shape that the scores had, and ``whole`` their
+    own last two sizes.
     """
 
     view: View
@@ -34,9 +36,13 @@ class Mask:
     factor: float = 1.0
     fill: float | None = None
     inverted: bool = False
+    split: tuple[Any, ...] | None = None
+    whole: tuple[Any, ...] = ()
 
     def in_frame(self, op: Any, frame: tuple[Any, ...]) -> Any:
         """The mask for scores whose leading dims are split or merged into ``frame``."""
+        if self.split is not None:
+            return self.joined(op, self.view, frame)
         if same_sizes(frame, self.frame):
             return self.view
         if self._is_headless:
@@ -44,8 +50,15 @@ class Mask:
             return self.view.pick(dims[-2:] if self.view.rank < 5 else [batch, None, *dims[-2:]])
         return op.reshaped(self.view, (*frame, *self.view.shape[-2:]))
 
+    def joined(self, op: Any, value: Any, frame: tuple[Any, ...]) -> Any:
+        """What broadcasts to the ``split`` scores, for the scores in ``frame``."""
+        expanded = op.aten.expand.default(value, [op.size(size) for size in self.split or ()])
+        return op.reshaped(expanded, (*frame, *self.whole))
+
     def fits(self, frame: tuple[Any, ...]) -> bool:
-        """Can it be brought into ``frame`` without expanding it?"""
+        """Can it be brought into ``frame``, without expanding it unless it was applied to split scores?"""
+        if self.split is not None:
+            return True
         same = same_sizes(frame, self.frame) or same_sizes(self.view.shape[:-2], self.frame)
         return same or self._is_headless
 
@@ -55,9 +68,9 @@ class Mask:
         lead = self.view.shape[:-2]
         return all(map(is_one, lead)) or (len(lead) == 3 and all(map(is_one, lead[1:])))
 
-    def keeps(self, op: Any, frame: tuple[Any, ...]) -> Any:
-        """The boolean mask that is True where scores are kept."""
-        mask = self.in_frame(op, frame)
+    def keeps(self, op: Any, frame: tuple[Any, ...] | None) -> Any:
+        """The boolean mask that is True where scores are kept; without a frame, as it was applied."""
+        mask = self.view if frame is None else self.in_frame(op, frame)
         return op.aten.logical_not(mask) if self.inverted else mask
 
 
@@ -116,17 +129,22 @@ class Scores:
 
     def _replayed(self, op: Any, frame: tuple[Any, ...]) -> Any:
         """The steps done to zeros: added to a score, it gives what the steps would have made of it."""
-        total: Any = None
+        first, total = self.masks[0], None
+        # steps on the same split scores are put together first: they are broadcast there
+        together = all(
+            mask.split is not None and same_sizes(mask.split, first.split or ()) for mask in self.masks
+        )
         for mask in self.masks:
             if mask.fill is None:
-                part = op.aten.to.dtype(mask.in_frame(op, frame), mask.dtype)
+                part = op.aten.to.dtype(mask.view if together else mask.in_frame(op, frame), mask.dtype)
                 part = part if mask.factor == 1.0 else op.aten.mul.Tensor(part, mask.factor)
                 total = part if total is None else op.aten.add.Tensor(total, part)
             else:
                 before = op.aten.zeros([], dtype=mask.dtype, device=mask.view.device)
                 before = before if total is None else total
-                total = op.aten.where.ScalarOther(mask.keeps(op, frame), before, mask.fill)
-        return total
+                keeps = mask.keeps(op, None if together else frame)
+                total = op.aten.where.ScalarOther(keeps, before, mask.fill)
+        return first.joined(op, total, frame) if together else total
 
     def scaled_query(self, op: Any, query: View) -> Any:
         """The query, with the factors that are tensors multiplied in."""
@@ -140,11 +158,15 @@ class Scores:
 def scores_of(m: Match) -> Scores:
     """What the steps of a match do to the scores; ``problem`` says what of it the op cannot do."""
     found = Scores()
+    own, whole = tuple(m["q"].shape[:-2]), (m["q"].shape[-2], m["k"].shape[-2])
+    are_split = any(step == "reshape" for step, _ in m.steps)
     for step, bound in m.steps:
         applied_to = bound.get(APPLIED_TO)
         seen = isinstance(applied_to, View)
-        frame = tuple(applied_to.shape[:-2] if isinstance(applied_to, View) else m["q"].shape[:-2])
+        shape = tuple(applied_to.shape) if isinstance(applied_to, View) else (*own, *whole)
+        frame = shape[:-2]
         dtype = applied_to.dtype if isinstance(applied_to, View) else m.value.dtype
+        masks = len(found.masks)
         if step in ("scale", "over"):
             _apply_scale(found, m, step, bound["by"], frame, dtype if seen else m["q"].dtype)
         elif step == "cap":
@@ -154,6 +176,12 @@ def scores_of(m: Match) -> Scores:
         elif step in ("fill", "keep", "drop"):
             _apply_fill(found, bound, frame, dtype, inverted=step != "keep")
         if step in ("bias", "less", "fill", "keep", "drop") and isinstance(bound["mask"], View):
+            if are_split and not same_sizes(shape[-2:], whole):
+                for mask in found.masks[masks:]:
+                    mask.split, mask.whole = shape, whole
+                frame = own
+            if are_split and not isinstance(applied_to, View):
+                found.problem = "scores that are split are scaled and masked in one call"
             found.frame = max(found.frame or (), frame, key=len)
     _fold(m, found)
     _check(m, found)
@@ -225,7 +253,11 @@ def _fold(m: Match, found: Scores) -> None:
 
 
 def _visible(m: Match, mask: Mask) -> Visible | None:
-    if mask.factor <= 0 or (mask.fill is not None and mask.fill > lowest(mask.dtype) / 2):
+    if (
+        mask.split is not None
+        or mask.factor <= 0
+        or (mask.fill is not None and mask.fill > lowest(mask.dtype) / 2)
+    ):
         return None
     return visible_in(m, mask.view, mask.dtype, inverted=mask.inverted)
 

@@ -84,6 +84,7 @@ class WrittenAttention(Rule):
             keep=lambda s, mask, value: op.where(mask, s, value),
             drop=lambda s, mask, value: op.where(mask, value, s),
             regroup=lambda s: op.regroup(s),
+            reshape=lambda s: op.reshape(s),
         )
         # GPT-OSS: a score a head that takes part in the softmax and is cut off again
         sunk = op.slice(op.softmax(op.cat(scores, sinks, dim=-1), dim=-1), -1, 0, -1)
@@ -125,6 +126,11 @@ class WrittenAttention(Rule):
         if k.rank != v.rank and not m.attrs["enable_gqa"]:  # split or merged between the two products
             of_k, of_v = (math.prod(of_k),), (math.prod(of_v),)
         yield same_shape(of_k, of_v, "key and value share batch and heads")
+        if any(step == "reshape" for step, _ in m.steps):
+            rows_and_columns = m.value.shape[-2], v.shape[-2]
+            yield same_shape(
+                (q.shape[-2], k.shape[-2]), rows_and_columns, "scores that are split are joined again"
+            )
         scores = m.attrs["scores"]
         yield holds(not scores.problem, "scores are scaled and masked in a known way", scores.problem)
         if m.has("sinks"):

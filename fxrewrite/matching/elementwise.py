@@ -9,7 +9,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture import computing
-from .reductions import rescued_softmax, written_softmax
+from .reductions import rescued_softmax, softmax_of_its_logarithm, written_softmax
 from .terms import CallNode, Dims, Term, argument, aten, rank_of, reads
 from .value import View, is_one, is_tensor, through_broadcast
 
@@ -84,9 +84,9 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("tanh", (View(node.args[0], dims),))]
 
 
-@reads("exp", aten.exp.default)
+@reads("exp softmax", aten.exp.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    return [Term("exp", (View(node.args[0], dims),))]
+    return [Term("exp", (View(node.args[0], dims),)), *softmax_of_its_logarithm(node, dims)]
 
 
 @reads("masked_fill", aten.masked_fill.Scalar, aten.masked_fill.Tensor)

@@ -15,7 +15,7 @@ from .masks import Masks
 from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Transposed, Variable
 from .repeated import passed_between, unrepeated
 from .terms import Term, operators_of, readings
-from .transparent import float_cast, rearranged, same_leading_regroup, unchanged
+from .transparent import float_cast, rearranged, unchanged
 from .value import View, is_tensor, plain
 
 Binding = View | int | float | None
@@ -256,8 +256,6 @@ class Matcher:
             return
         if any(not _same(term.attrs.get(name), wanted) for name, wanted in pattern.attrs.items()):
             self._note(f"{pattern.op} with {pattern.attrs}", node or match.root, match)
-            return
-        if term.op == "reshape" and not same_leading_regroup(term):
             return
         if term.attrs and not pattern.attrs:
             match = match.changed(attrs={**match.attrs, **term.attrs})

@@ -204,6 +204,10 @@ class Vocabulary:
 
     def regroup(self, x: Pattern) -> Pattern:
         """A reshape that keeps the last two dims: leading dims split or merged."""
+        return Call("regroup", (x,))
+
+    def reshape(self, x: Pattern) -> Pattern:
+        """Any other reshape."""
         return Call("reshape", (x,))
 
     def split(self, x: Pattern) -> Pattern:

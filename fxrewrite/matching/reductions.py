@@ -62,6 +62,15 @@ def written_softmax(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("softmax", (View(x, dims),), {"dim": dim}, folded=(exp, total, *folded))]
 
 
+def softmax_of_its_logarithm(node: CallNode, dims: Dims) -> list[Term]:
+    """exp(log_softmax(x))"""
+    log: Any = node.args[0]
+    if log.target not in (aten.log_softmax.int, aten._log_softmax.default):
+        return []
+    dim = dim_in_view(node, dims, log.args[1])
+    return [] if dim is None else [Term("softmax", (View(log.args[0], dims),), {"dim": dim}, folded=(log,))]
+
+
 def rescued_softmax(node: CallNode, dims: Dims) -> list[Term]:
     """where(every x is -inf, 0, softmax(x)): what the fused attention is decomposed to."""
     condition, zeros, weights = node.args[:3]

@@ -7,6 +7,7 @@ from typing import Any
 
 from .blocks import split_or_merged
 from .terms import CASTS, RESHAPES, CallNode, Dims, Term, argument, aten, dim_in_view, reads, shown_plainly
+from .transparent import regroups_leading
 from .value import View, plain
 
 
@@ -102,11 +103,12 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("cast", (View(node.args[0], dims),))]
 
 
-@reads("reshape split merge", *RESHAPES)
+@reads("regroup reshape split merge", *RESHAPES)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     terms = []
     if shown_plainly(node, dims):
-        terms.append(Term("reshape", (plain(node.args[0]),), {"to": node.meta["val"].shape}))
+        operator = "regroup" if regroups_leading(node, node.args[0]) else "reshape"
+        terms.append(Term(operator, (plain(node.args[0]),), {"to": node.meta["val"].shape}))
     blocks = split_or_merged(node, dims)
     if blocks is not None:
         operator, inner, groups = blocks

@@ -17,7 +17,7 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
     pad(x)                          pads: {dim: (before, after)}, value
     slice(x)                        dim, start, end
     masked_fill(x, mask, value) where(condition, a, b)
-    reshape(x)
+    regroup(x) reshape(x)           leading dims split or merged; any other change of shape
     every_other(x)                  start: the even (0) or odd (1) elements along the last dim
     interleave(a, b)                a and b in turn along the last dim
     split(x) merge(x)               a matrix seen as blocks, and back: split_sizes, merge_sizes

@@ -14,7 +14,7 @@ from torch import fx
 
 from ..guards.prover import prove_equal
 from ..guards.verdict import Verdict
-from .terms import CASTS, RESHAPES, CallNode, Term, rank_of
+from .terms import CASTS, RESHAPES, CallNode, rank_of
 from .value import View, is_tensor
 
 aten = torch.ops.aten
@@ -142,9 +142,9 @@ def same_sizes(node: fx.Node, source: fx.Node) -> bool:
     )
 
 
-def same_leading_regroup(term: Term) -> bool:
-    """Does a ``reshape`` term keep the last two dims, so that it only splits or merges leading ones?"""
-    after, before = term.attrs["to"], term.args[0].shape
+def regroups_leading(node: fx.Node, source: fx.Node) -> bool:
+    """Does a reshape keep the last two dims, so that it only splits or merges leading ones?"""
+    after, before = node.meta["val"].shape, source.meta["val"].shape
     return (
         len(after) >= 2
         and len(before) >= 2

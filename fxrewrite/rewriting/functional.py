@@ -16,9 +16,12 @@ aten = torch.ops.aten
 
 _FUNCTIONAL: dict[Any, Any] = {
     aten.add_.Tensor: aten.add.Tensor,
+    aten.sub_.Tensor: aten.sub.Tensor,
     aten.mul_.Tensor: aten.mul.Tensor,
     aten.div_.Tensor: aten.div.Tensor,
     aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
+    aten.exp_.default: aten.exp.default,
+    aten.tanh_.default: aten.tanh.default,
     aten.relu_.default: aten.relu.default,
     aten.silu_.default: aten.silu.default,
     aten.gelu_.default: aten.gelu.default,

@@ -86,6 +86,7 @@ _MEANING: dict[str, Any] = {
     "slice": _slice,
     "masked_fill": lambda x, mask, value: x.masked_fill(mask, value),
     "where": lambda c, a, b: torch.where(c, _number(a), _number(b)),
+    "regroup": lambda x, to: x.reshape(tuple(to)),
     "reshape": lambda x, to: x.reshape(tuple(to)),
     "split": lambda x, split_sizes: x.reshape([s for group in split_sizes for s in group]),
     "merge": lambda x, merge_sizes: x.reshape([math.prod(group) for group in merge_sizes]),

@@ -147,6 +147,8 @@ CASES = {
     "clamp elsewhere": (lambda a: a.clamp(min=0.1), (r(2, 3),), "at_least"),
     "clamp above": (lambda a: a.clamp(max=0), (r(2, 3),), ""),
     "exp": (lambda a: a.exp(), (r(2, 3),), "exp"),
+    "exp of log_softmax": (lambda a: a.log_softmax(0).exp(), (r(2, 3),), "exp softmax"),
+    "exp of a logarithm": (lambda a: a.exp().log().exp(), (r(2, 3),), "exp"),
     "masked_fill": (lambda a, m: a.masked_fill(m, -9.0), (r(2, 3, 4), keep(3, 4)), "masked_fill"),
     "masked_fill, mask wider": (lambda a, m: a.masked_fill(m, -9.0), (r(4), keep(3, 4)), "masked_fill"),
     "masked_fill, 0-d value": (
@@ -186,6 +188,7 @@ CASES = {
     "view": (lambda a: a.view(6, 4), (r(2, 3, 4),), "reshape merge"),
     "reshape": (lambda a: a.reshape(2, 12), (r(2, 3, 4),), "reshape merge"),
     "flatten": (lambda a: a.flatten(1), (r(2, 3, 4),), "reshape merge"),
+    "unflatten, leading": (lambda a: a.unflatten(0, (2, 3)), (r(6, 5, 4),), "regroup"),
     "unflatten": (lambda a: a.unflatten(0, (2, 3)), (r(6, 4),), "reshape split"),
 }  # fmt: skip
 

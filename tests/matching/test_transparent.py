@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxrewrite.matching.terms import readings
-from fxrewrite.matching.transparent import float_cast, rearranged, same_leading_regroup, unchanged
+from fxrewrite.matching.transparent import float_cast, rearranged, regroups_leading, unchanged
 from fxrewrite.matching.value import plain
 from tests.support.graphs import returned, trace
 
@@ -118,5 +117,5 @@ def test_squeeze_of_all_is_not_a_rearrangement():
 )
 def test_regroup_keeps_the_last_two_dims(shape, regroup):
     gm = trace(lambda x: x.reshape(shape), torch.randn(2, 3, 5, 4))
-    (term,) = readings(plain(returned(gm)))
-    assert same_leading_regroup(term) == regroup
+    out = returned(gm)
+    assert regroups_leading(out, out.args[0]) == regroup

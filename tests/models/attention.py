@@ -112,6 +112,19 @@ def _(q, k, v, mask):
     return (torch.tanh(q @ k.mT * 0.2 / 20.0) * 20.0).softmax(-1) @ v
 
 
+# positions of image tokens by height and width, as in MViTv2 (arXiv 2112.01526), ViTDet and SAM
+@add("image-positions", manual=1, length=12, dtype=FP32)
+def _(q, k, v, mask):
+    batch, heads, tokens, width = q.shape
+    rows = q.reshape(batch * heads, 3, 4, width)
+    by_height = torch.einsum("bhwc,hkc->bhwk", rows, torch.arange(9 * width).view(3, 3, width).to(q).cos())
+    by_width = torch.einsum("bhwc,wkc->bhwk", rows, torch.arange(16 * width).view(4, 4, width).to(q).sin())
+    scores = (q.flatten(0, 1) * width**-0.5) @ k.flatten(0, 1).transpose(-2, -1)
+    scores = scores.view(-1, 3, 4, 3, 4) + by_height[:, :, :, :, None] + by_width[:, :, :, None, :]
+    scores = scores.view(batch * heads, tokens, tokens)
+    return (scores.softmax(-1) @ v.flatten(0, 1)).view(batch, heads, tokens, width)
+
+
 # negatives: softmax attentions that are no attention over keys with a plain scale
 
 

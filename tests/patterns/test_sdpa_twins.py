@@ -115,6 +115,31 @@ TWINS = {
         G,
         "become NaN",
     ),
+    "joined in another order": (
+        lambda q, k, v: (q @ k.mT).view(2, 4, 2, 3, 7).transpose(2, 3).reshape(2, 4, 6, 7).softmax(-1) @ v,
+        S,
+        "found view",
+    ),
+    "softmax over other rows and columns": (
+        lambda q, k, v: (q @ k.mT).view(2, 4, 7, 6).softmax(-1).view(2, 4, 6, 7) @ v,
+        S,
+        "",
+    ),
+    "split and not joined": (
+        lambda q, k, v: (q @ k.mT).view(2, 4, 7, 6).softmax(-1) @ v[..., :6, :],
+        G,
+        "scores that are split are joined again",
+    ),
+    "split, scaled and biased in one call": (
+        lambda q, k, v: (
+            torch.add(q[..., :7].view(2, 4, 2, 3, 7), (q @ k.mT).view(2, 4, 2, 3, 7), alpha=0.3)
+            .view(2, 4, 6, 7)
+            .softmax(-1)
+            @ v
+        ),
+        G,
+        "scores that are split are scaled and masked in one call",
+    ),
     "values of another dtype": (
         lambda q, k, v: (q.double() @ k.double().mT).softmax(-1).to(v.dtype) @ v,
         G,

@@ -69,6 +69,10 @@ WRITTEN = {
     "softmax written out, max": lambda q, k, v: (
         by_hand(q @ k.mT, lambda s: s.max(dim=-1, keepdim=True)[0]) @ v
     ),
+    "softmax written out, in place": lambda q, k, v: (lambda e: e.div_(e.sum(-1, keepdim=True)) @ v)(
+        (lambda s: s.sub_(s.amax(-1, keepdim=True)).exp_())(q @ k.mT * 0.3)
+    ),
+    "exp of log_softmax": lambda q, k, v: (q @ k.mT).log_softmax(-1).exp() @ v,
     "einsum, scores only": lambda q, k, v: torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1) @ v,
     "capped": lambda q, k, v: (5 * torch.tanh(q @ k.mT / 5)).softmax(-1) @ v,
     "capped after a scale": lambda q, k, v: ((q @ k.mT * 0.3 / 2).tanh() * 2).softmax(-1) @ v,
@@ -164,6 +168,35 @@ MASKED = {
             torch.cat([q @ k.mT * 0.3, m.reshape(1, -1, 1, 1).expand(2, -1, 6, -1)], dim=-1)
         ),
         t(4, seed=7),
+    ),
+    "biased in rows and columns of an image": (
+        lambda q, k, v, m: (
+            (lambda s: s + q[..., :7].view(2, 4, 2, 3, 7, 1) + m.view(2, 3, 7, 1))(
+                (q @ k.mT * 0.3).view(2, 4, 2, 3, 7, 1)
+            )
+            .view(2, 4, 6, 7)
+            .softmax(-1)
+            @ v
+        ),
+        BIAS,
+    ),
+    "biased in an image, heads and batches together": (
+        lambda q, k, v, m: (
+            ((q.flatten(0, 1) @ k.flatten(0, 1).mT).view(8, 2, 3, 7) + m.view(2, 3, 7))
+            .view(2, 4, 6, 7)
+            .softmax(-1)
+            @ v
+        ),
+        BIAS,
+    ),
+    "masked in an image, then biased": (
+        lambda q, k, v, m: (
+            (
+                (q @ k.mT).unflatten(2, (2, 3)).masked_fill(~m.view(2, 3, 7), -INF).flatten(2, 3) + q[..., :7]
+            ).softmax(-1)
+            @ v
+        ),
+        KEEP,
     ),
     "where, finfo": (
         lambda q, k, v, m: torch.where(m, q @ k.mT, torch.finfo(q.dtype).min).softmax(-1) @ v,
