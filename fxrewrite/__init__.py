@@ -12,23 +12,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import CaptureError, FxrewriteError, UnsupportedTorchError, UsageError, require_torch
+from .garbage import collecting_less
 
 __version__ = "0.1.0"
 
 _unsupported: UnsupportedTorchError | None = None
-try:
-    require_torch()
-except UnsupportedTorchError as error:
-    # told by whoever uses the package, so that the command line can say it in one line
-    _unsupported = error
+with collecting_less():  # while torch is imported
+    try:
+        require_torch()
+    except UnsupportedTorchError as error:
+        # told by whoever uses the package, so that the command line can say it in one line
+        _unsupported = error
 
-if TYPE_CHECKING or _unsupported is None:
-    from . import ops
-    from .api import analyze, compile_report, restore, rewrite
-    from .matching import Rule
-    from .ops.counters import counters, reset_counters
-    from .quality import quality
-    from .report import Report, Site
+    if TYPE_CHECKING or _unsupported is None:
+        from . import ops
+        from .api import analyze, compile_report, restore, rewrite
+        from .matching import Rule
+        from .ops.counters import counters, reset_counters
+        from .quality import quality
+        from .report import Report, Site
 
 
 def __getattr__(name: str) -> Any:

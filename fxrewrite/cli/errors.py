@@ -1,10 +1,9 @@
-"""What is common to every command: errors, exit codes, and how much garbage is collected."""
+"""What is common to every command: errors and exit codes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import os
 import sys
 import traceback
@@ -14,6 +13,7 @@ from typing import Any
 import click
 
 from ..errors import FxrewriteError, UsageError
+from ..garbage import collecting_less
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -31,7 +31,7 @@ class OneLineErrors(click.Group):
     ) -> Any:
         """Run the command line; exit in stand-alone mode, else return the exit code."""
         try:
-            with _collecting_less():
+            with collecting_less():
                 code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.Abort:
             click.echo("fxrewrite: interrupted", err=True)
@@ -42,17 +42,6 @@ class OneLineErrors(click.Group):
         if standalone_mode:
             sys.exit(code or 0)
         return code
-
-
-@contextlib.contextmanager
-def _collecting_less() -> Iterator[None]:
-    """Collect garbage seldom: a tenth of an analysis would go into looking at objects that stay."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _message(error: click.ClickException) -> str:
