@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo
@@ -81,25 +81,24 @@ def _run(
     return None
 
 
-class _Captured(Exception):
-    """The graph of the whole model has been captured: its run has nothing to add."""
+class _Captured(BaseException):
+    """The graph of the whole model has been captured: its guards and its run have nothing to add.
+
+    Not an Exception: Dynamo wraps those of backends.
+    """
 
 
 class _Whole:
-    """A backend that hands the one graph of a model on, and ends the run where the graph would start."""
+    """A backend that hands the one graph of a model on, and ends the run there."""
 
     def __init__(self, backend: Callable[..., Any]) -> None:
         self._backend = backend
         self.captured = False
 
-    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
         self.captured = True
         self._backend(gm, inputs)
-
-        def end(*_: Any) -> Any:
-            raise _Captured
-
-        return end
+        raise _Captured
 
 
 _INNER = re.compile(r"got (?P<type>\w+)\((?P<quote>['\"])(?P<text>.*)(?P=quote)\)\s*$", re.MULTILINE)
