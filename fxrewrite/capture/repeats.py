@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,13 +74,65 @@ def _region(kind: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``kind`` whose forward is a region of its own."""
     original = kind.forward
 
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def body(self: nn.Module, form: str, *leaves: Any) -> Any:
+        args, kwargs = _arguments(form, leaves)
         return _separate(original(self, *args, **kwargs))
 
     # Dynamo tells regions apart by their code, and equal code is the same
-    forward.__code__ = forward.__code__.replace(co_name=f"{kind.__qualname__}_{id(kind)}")
-    region = torch.compiler.nested_compile_region(forward, max_reuse_entries=_KINDS)
-    return type(kind.__name__, (_Unannounced, kind), {"forward": region, "__module__": kind.__module__})
+    body.__code__ = body.__code__.replace(co_name=f"{kind.__qualname__}_{id(kind)}")
+    region = torch.compiler.nested_compile_region(body, max_reuse_entries=_KINDS)
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return region(self, "", *args)
+        form, leaves = _leaves(args, kwargs)
+        return region(self, form, *leaves)
+
+    return type(kind.__name__, (_Unannounced, kind), {"forward": forward, "__module__": kind.__module__})
+
+
+# Where the arguments of a region are tensors and constants, by position, Dynamo compares those of two calls
+# at once. Otherwise it traces torch's pytree at every call.
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+    """The arguments by position, tuples taken apart, and what form they had.
+
+    >>> _leaves((x, (y, z)), {"scale": 2})
+    (" | 2|scale ", [x, y, z, 2])
+    """
+    form: list[str] = []
+    leaves: list[Any] = []
+    for name, value in [*[("", arg) for arg in args], *kwargs.items()]:
+        if type(value) is tuple:
+            form.append(f"{name} {len(value)}")
+            leaves.extend(value)
+        else:
+            form.append(f"{name} ")
+            leaves.append(value)
+    return "|".join(form), leaves
+
+
+def _arguments(form: str, leaves: tuple[Any, ...]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """What ``_leaves`` was given."""
+    if not form:  # there were positional ones only
+        return leaves, {}
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    at = 0
+    for part in form.split("|"):
+        name, count = part.split(" ")
+        if count:
+            value: Any = leaves[at : at + int(count)]
+            at += int(count)
+        else:
+            value = leaves[at]
+            at += 1
+        if name:
+            kwargs[name] = value
+        else:
+            args.append(value)
+    return args, kwargs
 
 
 def _separate(result: Any) -> Any:
