@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..decompositions import DECOMPOSITIONS
 from ..errors import CaptureError, first_line
+from .bodies import Bodies
 from .graphs import canonical_graph
 from .repeats import OWN_STORAGE, REGION, Stack, relabelled
 from .wrappers import Wrapper, wrap_placeholders
@@ -87,10 +88,12 @@ class _Interpreter(fx.Interpreter):
         self,
         gm: fx.GraphModule,
         traced_in: dict[int, Stack] | None = None,
+        bodies: Bodies | None = None,
         relabel: Callable[[Stack], Stack] | None = None,
     ) -> None:
         super().__init__(gm)
         self._traced_in = {} if traced_in is None else traced_in
+        self._bodies = Bodies() if bodies is None else bodies
         self._relabel = relabel
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +129,8 @@ class _Interpreter(fx.Interpreter):
         # Dynamo traced it where it is called first, and its nodes tell those modules
         traced = self._traced_in.setdefault(id(body), called)
         relabel = functools.partial(relabelled, traced=traced, called=called)
-        return _Interpreter(body, self._traced_in, relabel).run(*operands)
+        interpreter = _Interpreter(body, self._traced_in, self._bodies, relabel)
+        return self._bodies.result(body, operands, called, lambda: interpreter.run(*operands))
 
     def _tell_where(self) -> None:
         meta = get_current_meta()

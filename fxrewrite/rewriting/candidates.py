@@ -95,10 +95,10 @@ class _Name(str):
 
 def traffic(match: Match) -> int:
     """Bytes of the operands and the result of a match: the least that a call has to move."""
-    values = {view.node.meta["val"] for view in match.operands.values()} | {match.root.meta["val"]}
+    nodes = {view.node for view in match.operands.values()} | {match.root}
     return sum(
         math.prod(size for size, stride in _layout(value) if stride != 0) * value.element_size()
-        for value in values
+        for value in (node.meta["val"] for node in nodes)
     )
 
 

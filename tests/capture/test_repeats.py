@@ -14,7 +14,7 @@ from torch import nn
 
 import fxrewrite
 from fxrewrite import capture
-from fxrewrite.capture import repeats
+from fxrewrite.capture import bodies, repeats
 from fxrewrite.rewriting.candidates import module_path, where
 from tests.models.params import each_model
 
@@ -254,3 +254,74 @@ def test_reports_of_models_are_the_same(model, monkeypatch):
             text = json.dumps([report["sites"], report["notes"]])
             reports.append(re.sub(r"\barg\d+_1\b", "arg", text))
     assert reports[0] == reports[1]
+
+
+class Chunks(Block):
+    """Called with a tuple and by name; its result has two parts and a number."""
+
+    def forward(self, x, pair=(0.0, 1.0), *, scale=1.0):
+        first, second = super().forward(x * pair[1], scale).chunk(2)
+        return first, second, 3
+
+
+class ChunksStack(Stack):
+    def forward(self, x):
+        for block, scale in zip(self.blocks, self.scales, strict=True):
+            first, second, number = block(x, pair=(x, x + 1), scale=scale)
+            x = torch.cat([second, first]) * number
+        return x
+
+
+def test_arguments_by_name_and_in_tuples(monkeypatch):
+    (graph,) = check(ChunksStack(Chunks), monkeypatch, regions=4)
+    assert sum("linear" in target for target, *_ in graph) == 4
+
+
+def test_arguments_come_back_in_their_form():
+    for args, kwargs in (((1, (2, 3)), {}), ((1, (2, 3), ()), {"b": (4,), "a": None}), ((), {"a": 1})):
+        form, leaves = repeats._leaves(args, kwargs)
+        found_args, found_kwargs = repeats._arguments(form, tuple(leaves))
+        assert tuple(found_args) == args
+        assert list(found_kwargs.items()) == list(kwargs.items())
+
+
+class InAutocast(Stack):
+    def forward(self, x):
+        x = super().forward(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x)
+
+
+def test_blocks_called_under_autocast_and_not(monkeypatch):
+    (graph,) = check(InAutocast(), monkeypatch, regions=8)
+    assert sum("_enter_autocast" in target for target, *_ in graph) == 1
+
+
+class Drawn(Block):
+    """A constant is in its trace, and it writes to a tensor of its own."""
+
+    def forward(self, x, scale=1.0):
+        y = torch.tensor([1.0]) + super().forward(x, scale)
+        y.mul_(2)
+        y[0] = 0
+        return y
+
+
+def test_constants_and_writes_in_blocks(monkeypatch):
+    (graph,) = check(Stack(Drawn), monkeypatch, regions=4)
+    assert sum("mul_" in target for target, *_ in graph) == 4
+
+
+def test_a_body_is_traced_once_for_calls_alike(monkeypatch):
+    traced = []
+    run = bodies.Bodies.result
+
+    def result(self, body, operands, called, trace):
+        return run(self, body, operands, called, lambda: (traced.append(called), trace())[1])
+
+    monkeypatch.setattr(bodies.Bodies, "result", result)
+    dry(Stack(), monkeypatch, 3)
+    assert len(traced) == 1
+    traced.clear()
+    dry(Stack(scales=(1.0, 2.0, 1.0, 2.0)), monkeypatch, 3)
+    assert len(traced) == 2
