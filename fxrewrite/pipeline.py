@@ -9,8 +9,7 @@ from torch import nn
 
 from .errors import UsageError
 from .module import is_rewritten, restore_module, rewrite_module
-from .report import Report
-from .report.join import joined
+from .report import Report, joined
 from .rewriting import Options
 
 

@@ -10,8 +10,7 @@ import click
 from rich.markup import escape
 
 from ..errors import FxrewriteError, TargetError, require_torch
-from ..report import Report
-from ..report.join import joined
+from ..report import Report, joined
 from ..streams import progress, quiet_logs, stdout_to_stderr
 from ..target import DEBUG, Target, describe, load
 from ..target.inputs import FORM, parse_inputs

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..guards.verdict import Judgement, Verdict
+from .findings import Findings
 from .merge import merge
-from .report import Report
 from .roofline import Ceilings, expected
 from .site import Operation, Site
 from .words import at_high, operands, short_location, sites_text, work
@@ -20,7 +20,7 @@ from .words import at_high, operands, short_location, sites_text, work
 _COLOURS = {Verdict.PROVED: "green", Verdict.UNKNOWN: "yellow", Verdict.REFUTED: "red"}
 
 
-def find(report: Report, wanted: str) -> list[Site]:
+def find(report: Findings, wanted: str) -> list[Site]:
     """The site with this id, or the sites of the module of this path; raises UsageError for neither."""
     found = [s for s in report.sites if s.id == wanted] or [s for s in report.sites if s.module == wanted]
     if found:
@@ -35,7 +35,7 @@ def find(report: Report, wanted: str) -> list[Site]:
 
 
 def render_site(
-    report: Report, site: Site, console: Console, measure: Callable[[str], Ceilings] | None = None
+    report: Findings, site: Site, console: Console, measure: Callable[[str], Ceilings] | None = None
 ) -> str:
     """The text of one site; width and colours are those of ``console``.
 
@@ -47,7 +47,7 @@ def render_site(
 
 
 def _print_site(
-    console: Console, report: Report, site: Site, measure: Callable[[str], Ceilings] | None
+    console: Console, report: Findings, site: Site, measure: Callable[[str], Ceilings] | None
 ) -> None:
     colour = "green" if site.matched else "red"
     title = Text.assemble((site.id, "bold"), f"  {site.kind}  ", (site.status, colour))
@@ -69,7 +69,7 @@ def _print_site(
 
 
 def _facts(
-    report: Report, site: Site, measure: Callable[[str], Ceilings] | None
+    report: Findings, site: Site, measure: Callable[[str], Ceilings] | None
 ) -> Iterator[tuple[str, str]]:
     if site.reason:
         yield "reason", site.reason

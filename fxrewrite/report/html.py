@@ -6,11 +6,11 @@ import importlib.resources
 import json
 from html import escape
 
-from .report import Report
+from .findings import Findings
 from .words import coverage, summary
 
 
-def render_html(report: Report, title: str) -> str:
+def render_html(report: Findings, title: str) -> str:
     """The page: the model's modules with their sites coloured, a search, and each site in detail.
 
     ``page.html`` beside this file is the page; the report goes into it as the JSON of

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from .findings import Findings
 from .merge import Group, merge
-from .report import Report
 from .table import By, outcome, sections
 from .words import coverage, operands, short_location, summary
 
 _COLUMNS = ("", "sites", "where", "operands", "implementation or reason")
 
 
-def render_markdown(report: Report, *, by: By = "family") -> str:
+def render_markdown(report: Findings, *, by: By = "family") -> str:
     """A summary, a table in sections by family or by block of the model, and the notes, folded."""
     lines = [f"**{summary(report)}** {coverage(report)}".rstrip()]
     for name, section in sections(merge(report.listed), by):

@@ -1,119 +1,21 @@
-"""The report: every site of every captured graph, and what could not be captured."""
+"""The report, as users hold it: of one model, or of several as one."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from .reasons import Reason
+from ..errors import UsageError
+from .findings import Capture, Findings
 from .site import Site
 
-SCHEMA_VERSION = 1
-
 
 @dataclass
-class Capture:
-    """One captured graph: its size, its sites, seconds spent capturing, matching and rewriting.
-
-    ``work`` is the number of floating point operations of one call of it, at the example inputs'
-    sizes: of its matrix products, convolutions and fused attention.
-
-    ``weights`` identifies the parameters that it reads; ``compilations`` counts how often the same
-    code on the same weights was compiled, for other shapes or modes: the sites are those of the last.
-    """
-
-    name: str
-    nodes: int
-    sites: list[Site] = field(default_factory=list)
-    capture_seconds: float = 0.0
-    rewrite_seconds: float = 0.0
-    weights: frozenset[int] = frozenset()
-    compilations: int = 1
-    work: int = 0
-
-    @property
-    def place(self) -> object:
-        """What makes it the same graph as another, compiled again."""
-        return self.weights, tuple((s.kind, s.module, s.location) for s in self.sites)
-
-
-@dataclass
-class Report:
-    """What the pass found in a model.
-
-    ``captures`` has one entry a captured graph; ``notes`` name the parts that were not captured, or
-    only in part, and why. ``predicted`` is True while the report stems from the dry run (nothing
-    has been executed yet). ``counter`` gives the calls since the model first ran, by operator and
-    implementation.
-    """
-
-    captures: list[Capture] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    predicted: bool = False
-    counter: Callable[[], dict[str, dict[str, int]]] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def calls(self) -> dict[str, dict[str, int]]:
-        """How often each operator took which implementation, ``{op: {implementation: calls}}``, since the
-        model first ran: all calls of this process, those of other rewritten models included.
-        """
-        return self.counter() if self.counter is not None else {}
-
-    @property
-    def sites(self) -> list[Site]:
-        """All sites, graph by graph, in the order of the graph: matched, rejected and shadowed ones."""
-        return [site for capture in self.captures for site in capture.sites]
-
-    @property
-    def listed(self) -> list[Site]:
-        """The sites that are no part of another: what tables show and count."""
-        return [site for site in self.sites if not site.covered_by]
-
-    @property
-    def matched(self) -> list[Site]:
-        return [site for site in self.sites if site.matched]
-
-    @property
-    def rejected(self) -> list[Site]:
-        """The sites that are left as they are; not those that a matched one covers."""
-        return [site for site in self.listed if not site.matched]
-
-    def counts(self) -> dict[str, Counter[str]]:
-        """Number of matched and rejected sites by kind."""
-        by_kind: dict[str, Counter[str]] = {}
-        for site in self.listed:
-            by_kind.setdefault(site.kind, Counter())[site.status] += 1
-        return by_kind
-
-    def reasons(self) -> Counter[str]:
-        """Number of rejected sites by the name of their reason."""
-        return Counter(site.code.name for site in self.rejected if site.code)
-
-    @property
-    def work(self) -> int:
-        """Floating point operations of one call of everything captured, at the example inputs' sizes."""
-        return sum(capture.work for capture in self.captures)
-
-    def covered(self) -> tuple[int, int]:
-        """The part of ``work`` that matched sites are, and that rejected ones are."""
-        rejected = [site for site in self.rejected if site.code is not Reason.OVERLAP]
-        return sum(site.work for site in self.matched), sum(site.work for site in rejected)
-
-    def add(self, capture: Capture) -> None:
-        """Add a captured graph; one that was captured before, for other shapes, is replaced."""
-        for index, earlier in enumerate(self.captures):
-            if earlier.place == capture.place:
-                capture.compilations = earlier.compilations + 1
-                self.captures[index] = capture
-                return
-        self.captures.append(capture)
-
-    def note(self, text: str) -> None:
-        """Add a note once."""
-        if text not in self.notes:
-            self.notes.append(text)
+class Report(Findings):
+    """What the pass found in a model; printed, it is a table. What it holds, ``Findings`` has."""
 
     def gather(self, group: Any = None) -> Report:
         """The reports of all ranks of a process group (default: torch.distributed's) as one. Each rank
@@ -123,40 +25,86 @@ class Report:
         ranks are one row of the table; ``.parts["rank.0"]`` is the report of one rank, ``.calls`` has the
         calls of all. Raises UsageError where there is no process group.
         """
-        from .join import gathered
-
-        return gathered(self, group)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data; ``schema`` is raised when a field changes its meaning."""
-        return {
-            "schema": SCHEMA_VERSION,
-            "predicted": self.predicted,
-            "captures": [
-                {
-                    "name": c.name,
-                    "nodes": c.nodes,
-                    "work": c.work,
-                    "capture_seconds": round(c.capture_seconds, 4),
-                    "rewrite_seconds": round(c.rewrite_seconds, 4),
-                }
-                for c in self.captures
-            ],
-            "notes": list(self.notes),
-            "calls": self.calls,
-            "sites": [site.to_dict() for site in self.sites],
-        }
-
-    def summary(self) -> str:
-        """One line: how many sites were found, matched and rejected, by kind."""
-        if not self.sites:
-            return "no sites found"
-        parts = [
-            f"{kind} {count['matched']} of {count.total()}" for kind, count in sorted(self.counts().items())
-        ]
-        return f"{len(self.matched)} of {len(self.listed)} sites matched: " + ", ".join(parts)
+        return _gathered(self, group)
 
     def __str__(self) -> str:
         from .table import render
 
         return render(self)
+
+
+class JoinedReport(Report):
+    """The reports of several models by name, as one.
+
+    A model's name goes before its modules ("transformer.blocks.0.attn"), captures and site ids
+    ("transformer:g0.3") and notes. It follows its parts: what they find later is in it.
+    """
+
+    def __init__(self, parts: Mapping[str, Report]) -> None:
+        self.parts = dict(parts)
+
+    @property
+    def captures(self) -> list[Capture]:  # type: ignore[override]  # read from the parts
+        """The captures of all parts."""
+        return [_named(capture, name) for name, part in self.parts.items() for capture in part.captures]
+
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
+        """The notes of all parts."""
+        return [f"{name}: {note}" for name, part in self.parts.items() for note in part.notes]
+
+    @property
+    def predicted(self) -> bool:  # type: ignore[override]
+        """Does any part stem from a dry run?"""
+        return any(part.predicted for part in self.parts.values())
+
+    @property
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Calls of this process since the first of the parts ran: each counts those of all."""
+        found: dict[str, Counter[str]] = {}
+        for part in self.parts.values():
+            for op, calls in part.calls.items():
+                found[op] = found.get(op, Counter()) | Counter(calls)
+        return {op: dict(calls) for op, calls in found.items()}
+
+
+class RanksReport(JoinedReport):
+    """The reports of all ranks, as they were when they were gathered: "rank.0", "rank.1" ..."""
+
+    @property
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Calls of all ranks."""
+        found: dict[str, Counter[str]] = {}
+        for part in self.parts.values():
+            for op, calls in part.calls.items():
+                found.setdefault(op, Counter()).update(calls)
+        return {op: dict(calls) for op, calls in found.items()}
+
+
+def _gathered(report: Report, group: Any = None) -> RanksReport:
+    """See ``Report.gather``."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError("Report.gather: torch.distributed has no process group: init_process_group() first")
+    parts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, (report, report.calls), group)
+    for part, calls in parts:
+        part.counter = partial(dict, calls)  # its own would count the calls of this process
+    return RanksReport({f"rank.{rank}": part for rank, (part, _) in enumerate(parts)})
+
+
+def joined(parts: Mapping[str, Report]) -> Report:
+    """One report of those of several models, by name."""
+    return JoinedReport(parts)
+
+
+def _named(capture: Capture, name: str) -> Capture:
+    sites = [_site(site, name) for site in capture.sites]
+    return replace(capture, name=f"{name}:{capture.name}", sites=sites)
+
+
+def _site(site: Site, name: str) -> Site:
+    module = f"{name}.{site.module}" if site.module else name
+    covered_by = f"{name}:{site.covered_by}" if site.covered_by else ""
+    return replace(site, id=f"{name}:{site.id}", module=module, covered_by=covered_by)

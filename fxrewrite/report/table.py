@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .findings import Findings
 from .merge import Group, merge, residuals
-from .report import Report
 from .site import KINDS
 from .words import coverage, operands, short_location, sites_text, summary
 
@@ -24,7 +24,7 @@ WIDE = 110
 """From this width on, place and findings stand side by side; below it, one above the other."""
 
 
-def render(report: Report, *, by: By = "family", console: Console | None = None) -> str:
+def render(report: Findings, *, by: By = "family", console: Console | None = None) -> str:
     """The report as a table, in sections by family or by block of the model.
 
     Width and colours are those of ``console``; without one, the text is plain and as wide as the
@@ -36,7 +36,7 @@ def render(report: Report, *, by: By = "family", console: Console | None = None)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _print_all(console: Console, report: Report, by: By) -> None:
+def _print_all(console: Console, report: Findings, by: By) -> None:
     _write(console, summary(report), style="bold")
     if worked := coverage(report):
         _write(console, worked)
@@ -54,7 +54,7 @@ def _print_all(console: Console, report: Report, by: By) -> None:
         _write(console, "\n" + _effort(report), style="dim")
 
 
-def _effort(report: Report) -> str:
+def _effort(report: Findings) -> str:
     graphs, nodes = len(report.captures), sum(c.nodes for c in report.captures)
     capturing = sum(c.capture_seconds for c in report.captures)
     rewriting = sum(c.rewrite_seconds for c in report.captures)

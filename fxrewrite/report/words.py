@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from .report import Report
+from .findings import Findings
 from .site import Site
 
 _SHORT_DTYPE = re.compile(r"\b(b?)float(16|32|64)\b")
@@ -40,7 +40,7 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
-def summary(report: Report) -> str:
+def summary(report: Findings) -> str:
     """How many sites were found, matched and rejected, by reason, in one line."""
     if not report.sites:
         return "No sites found."
@@ -49,7 +49,7 @@ def summary(report: Report) -> str:
     return f"{sites_text(len(report.listed))} found: {len(report.matched)} matched, {rejected}."
 
 
-def coverage(report: Report) -> str:
+def coverage(report: Findings) -> str:
     """What share of the model's work the sites are, in one line; "" where nothing was counted."""
     total = report.work
     if not total:

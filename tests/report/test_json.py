@@ -10,7 +10,7 @@ import pytest
 
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.report import KINDS, Report
-from fxrewrite.report.report import SCHEMA_VERSION
+from fxrewrite.report.findings import SCHEMA_VERSION
 
 from .samples import ATTENTION_WORK, transformer
 
