@@ -230,6 +230,11 @@ def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:
     yield at_most(group * query.shape[2], 8, "query rows of a key head")
     yield equal(key.stride(-1), 1, "the key's last dim is contiguous")
     yield equal(value.stride(-1), 1, "the value's last dim is contiguous")
+    if level in BF16_LEVELS:  # packing_pays of native/cpu/ops/sdpa_stream.inl.h
+        dim, rows = (32, 4) if query.dtype == BF16 else (16, 6)
+        if _at_most([query.shape[3]], dim):
+            short = at_most(query.shape[2], rows - 1, "query length")
+            yield measured(short, f"keys of at most {dim} numbers are packed first")
 
 
 def _sdpa_blocks(a: Arguments, level: str) -> Iterable[Guard]:

@@ -16,7 +16,7 @@ template <class Isa, class T, class S>
 class SdpaStream {
  public:
   static bool takes(const SdpaArgs& args) {
-    return args.heads / args.groups * args.length <= most_rows && args.key_strides[3] == 1 &&
+    return args.heads / args.groups * args.length <= most_rows && !packing_pays(args) && args.key_strides[3] == 1 &&
            args.value_strides[3] == 1;
   }
 
@@ -26,6 +26,7 @@ class SdpaStream {
     keys = larger(visible_keys(args, args.length - 1).end, 1);
     chunks = divide_up(keys, chunk);
     part = round_up(args.dim_v, lanes) + lanes;
+    far = keys > ahead;
   }
 
   void run(const Parallel& pool) const {
@@ -48,9 +49,17 @@ class SdpaStream {
   static constexpr int64_t span = 32;
   static constexpr int64_t ahead = 24;  // rows; strided ones are beyond what hardware prefetches
 
+  // Keys of few numbers are a vector each: products with them are mostly sums across it, unless they are packed.
+  // (_sdpa_stream of fxrewrite/ops/implementations.py says the same.)
+  static bool packing_pays(const SdpaArgs& args) {
+    if (Isa::template k_step<bf16> == 1) return false;  // blocks are no faster than the framework's there
+    return args.dtype == Dtype::bfloat16 ? args.dim <= 32 && args.length >= 4 : args.dim <= 16 && args.length >= 6;
+  }
+
   const SdpaArgs& args;
   SoftmaxRow<Isa> softmax;
   int64_t group, rows, keys, chunks, part;
+  bool far;  // keys are many enough to be fetched ahead
 
   void attend(int64_t key_head, int64_t index, float* result) const {
     const int64_t batch = key_head / args.groups, head = key_head % args.groups;
@@ -97,42 +106,63 @@ class SdpaStream {
   // scores[r][j] = query r · key j
   void score(float* scores, int64_t stride, const T* query, const S* key, int64_t key_stride, int64_t count) const {
     int64_t j = 0;
+    if (rows > 1)  // one waits for memory anyway, and that in smaller pieces
+      for (; j + lanes <= count; j += lanes) dots<lanes>(scores + j, stride, query, key + j * key_stride, key_stride);
     for (; j + 4 <= count; j += 4) dots<4>(scores + j, stride, query, key + j * key_stride, key_stride);
     for (; j < count; ++j) dots<1>(scores + j, stride, query, key + j * key_stride, key_stride);
   }
 
+  // A few keys at a time, in the order of memory; the sums of a vector's worth of keys are added up together.
   template <int Keys>
-  FX_MEMBER void dots(float* scores, int64_t stride, const T* query, const S* key, int64_t key_stride) const {
-    constexpr int size = Isa::template chunk_size<T>;
-    typename Isa::template Chunk<T> q[1], k[1];
-    static_assert(size == Isa::template chunk_size<S>);
-    FX_UNROLL
-    for (int i = 0; i < Keys; ++i) prefetch(key + (i + ahead) * key_stride, args.dim);
-    for (int64_t r = 0; r < rows; ++r, query += args.dim) {
+  void dots(float* scores, int64_t stride, const T* query, const S* key, int64_t key_stride) const {
+    constexpr int some = Keys < 4 ? Keys : 4;
+    for (int64_t r = 0; r < rows; ++r, query += args.dim, scores += stride) {
       F32 sums[Keys];
       FX_UNROLL
-      for (int i = 0; i < Keys; ++i) sums[i] = Isa::zero();
-      int64_t d = 0;
-      for (; d + size <= args.dim; d += size) {
-        Isa::chunks(query + d, q);
-        FX_UNROLL
-        for (int i = 0; i < Keys; ++i) {
-          Isa::chunks(key + i * key_stride + d, k);
-          sums[i] = Isa::dot(q[0], k[0], sums[i]);
+      for (int i = 0; i < Keys; i += some) {
+        if (r == 0 && far) {
+          FX_UNROLL
+          for (int j = i; j < i + some; ++j) prefetch(key + (j + ahead) * key_stride, args.dim);
         }
+        products<some>(sums + i, query, key + i * key_stride, key_stride);
       }
-      if (d < args.dim) {
-        const int rest = static_cast<int>(args.dim - d);
-        Isa::chunks(query + d, rest, q);
+      if constexpr (Keys == lanes) {
+        Isa::store(scores, Isa::sum_each(sums));
+      } else {
         FX_UNROLL
-        for (int i = 0; i < Keys; ++i) {
-          Isa::chunks(key + i * key_stride + d, rest, k);
-          sums[i] = Isa::dot(q[0], k[0], sums[i]);
-        }
+        for (int i = 0; i < Keys; ++i) scores[i] = Isa::sum(sums[i]);
       }
-      FX_UNROLL
-      for (int i = 0; i < Keys; ++i) scores[r * stride + i] = Isa::sum(sums[i]);
     }
+  }
+
+  template <int Keys>
+  FX_MEMBER void products(F32* sums, const T* query, const S* key, int64_t key_stride) const {
+    constexpr int size = Isa::template chunk_size<T>;
+    static_assert(size == Isa::template chunk_size<S>);
+    typename Isa::template Chunk<T> q[1], k[1];
+    F32 parts[Keys];
+    FX_UNROLL
+    for (int i = 0; i < Keys; ++i) parts[i] = Isa::zero();
+    int64_t d = 0;
+    for (; d + size <= args.dim; d += size) {
+      Isa::chunks(query + d, q);
+      FX_UNROLL
+      for (int i = 0; i < Keys; ++i) {
+        Isa::chunks(key + i * key_stride + d, k);
+        parts[i] = Isa::dot(q[0], k[0], parts[i]);
+      }
+    }
+    if (d < args.dim) {
+      const int rest = static_cast<int>(args.dim - d);
+      Isa::chunks(query + d, rest, q);
+      FX_UNROLL
+      for (int i = 0; i < Keys; ++i) {
+        Isa::chunks(key + i * key_stride + d, rest, k);
+        parts[i] = Isa::dot(q[0], k[0], parts[i]);
+      }
+    }
+    FX_UNROLL
+    for (int i = 0; i < Keys; ++i) sums[i] = parts[i];
   }
 
   // Into L2 only: L1's few miss buffers would all wait for memory, and reads of what has come with them.
@@ -141,34 +171,45 @@ class SdpaStream {
     for (int64_t d = 0; d < width; d += line) __builtin_prefetch(row + d, 0, 2);
   }
 
-  // result[r][d] = Σ_j p[r][j] · value[j][d]: sums of Rows rows and Vectors vectors of columns in registers.
+  // result[r][d] = Σ_j p[r][j] · value[j][d]: sums of Rows rows and up to Vectors vectors of columns in registers.
   template <int Rows, int Vectors>
   void weigh(float* result, const float* p, int64_t p_stride, const S* value, int64_t stride, int64_t count) const {
-    for (int64_t d = 0; d < args.dim_v; d += Vectors * lanes) {
-      const int64_t width = smaller(Vectors * lanes, args.dim_v - d);
+    int64_t d = 0;
+    for (; d + Vectors * lanes <= args.dim_v; d += Vectors * lanes)
+      weigh_columns<Rows, Vectors, true>(result + d, p, p_stride, value + d, stride, count, Vectors * lanes);
+    if (d < args.dim_v) weigh_last<Rows, Vectors>(result + d, p, p_stride, value + d, stride, count, args.dim_v - d);
+  }
+
+  template <int Rows, int Vectors>
+  FX_MEMBER void weigh_last(float* result, const float* p, int64_t p_stride, const S* value, int64_t stride,
+                            int64_t count, int64_t width) const {
+    if constexpr (Vectors > 0) {
       if (width == Vectors * lanes)
-        weigh_columns<Rows, Vectors, true>(result + d, p, p_stride, value + d, stride, count, width);
+        weigh_columns<Rows, Vectors, true>(result, p, p_stride, value, stride, count, width);
+      else if (width > (Vectors - 1) * lanes)
+        weigh_columns<Rows, Vectors, false>(result, p, p_stride, value, stride, count, width);
       else
-        weigh_columns<Rows, Vectors, false>(result + d, p, p_stride, value + d, stride, count, width);
+        weigh_last<Rows, Vectors - 1>(result, p, p_stride, value, stride, count, width);
     }
   }
 
+  // Vectors of them, the last one not whole where they are not Full.
   template <int Rows, int Vectors, bool Full>
   void weigh_columns(float* result, const float* p, int64_t p_stride, const S* value, int64_t stride, int64_t count,
                      int64_t width) const {
+    const int last = static_cast<int>(width - (Vectors - 1) * lanes);
     // sums of spans, added up in memory: one long sum would lose more bits than eager's blocked one
     for (int64_t first = 0; first == 0 || first < count; first += span) {
       F32 sums[Rows][Vectors];
       FX_UNROLL
       for (int r = 0; r < Rows; ++r) FX_UNROLL
       for (int v = 0; v < Vectors; ++v) sums[r][v] = Isa::zero();
-      for (int64_t j = first, last = smaller(first + span, count); j < last; ++j, value += stride) {
-        prefetch(value + ahead * stride, width);
+      for (int64_t j = first, end = smaller(first + span, count); j < end; ++j, value += stride) {
+        if (far) prefetch(value + ahead * stride, width);
         FX_UNROLL
         for (int v = 0; v < Vectors; ++v) {
-          const int valid = static_cast<int>(smaller(width - v * lanes, lanes));
-          if (!Full && valid <= 0) break;
-          const F32 x = Full ? Isa::load(value + v * lanes) : Isa::load(value + v * lanes, valid);
+          const bool whole = Full || v + 1 < Vectors;
+          const F32 x = whole ? Isa::load(value + v * lanes) : Isa::load(value + v * lanes, last);
           FX_UNROLL
           for (int r = 0; r < Rows; ++r) sums[r][v] = Isa::fma(x, Isa::splat(p[r * p_stride + j]), sums[r][v]);
         }
@@ -176,7 +217,6 @@ class SdpaStream {
       FX_UNROLL
       for (int r = 0; r < Rows; ++r) FX_UNROLL
       for (int v = 0; v < Vectors; ++v) {
-        if (!Full && v * lanes >= width) break;
         float* at = result + r * part + v * lanes;
         Isa::store(at, first == 0 ? sums[r][v] : Isa::load(at) + sums[r][v]);
       }

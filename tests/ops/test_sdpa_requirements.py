@@ -1,0 +1,59 @@
+"""The requirements of ``fxrewrite::sdpa``: the implementation that is chosen is the one that runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fxrewrite.ops.counters import CallsSince
+from fxrewrite.ops.implementations import BF16_LEVELS
+from fxrewrite.ops.isa import active_isa
+from fxrewrite.ops.library import load_native
+from fxrewrite.rewriting.choice import arguments_of, choose
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+native = pytest.mark.skipif(load_native() is not None, reason="the native library is not at hand")
+
+
+def call(dtype, length, dim, heads=2, groups=2):
+    """The arguments of a call by name."""
+    q = torch.randn(1, heads, length, dim).to(dtype)
+    k, v = torch.randn(2, 1, groups, 20, dim).to(dtype)
+    options = {"query": q, "key": k, "value": v, "enable_gqa": groups != heads}
+    return arguments_of(torch.ops.fxrewrite.sdpa.default._schema, (), options)
+
+
+@native
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
+@pytest.mark.parametrize("dim", [16, 17, 32, 33, 64])
+def test_what_is_chosen_runs(dtype, dim):
+    ran = 0
+    for length in (1, 3, 4, 5, 6, 8, 9):
+        for heads, groups in ((2, 2), (6, 2)):
+            arguments = call(dtype, length, dim, heads, groups)
+            chosen = choose("sdpa", arguments).implementation
+            if chosen is None:  # left to the framework at this level
+                continue
+            calls = CallsSince()
+            torch.ops.fxrewrite.sdpa(**arguments)
+            assert calls() == {"sdpa": {chosen: 1}}
+            ran += 1
+    assert ran
+
+
+@native
+@pytest.mark.skipif(active_isa() not in BF16_LEVELS, reason="measured where products of bfloat16 are")
+@pytest.mark.parametrize(
+    ("dtype", "dim", "length", "algorithm"),
+    [
+        (BF16, 32, 3, "stream"),
+        (BF16, 32, 4, "blocks"),
+        (BF16, 33, 8, "stream"),
+        (F32, 16, 5, "stream"),
+        (F32, 16, 6, "blocks"),
+        (F32, 17, 8, "stream"),
+        (BF16, 64, 9, "blocks"),
+    ],
+)
+def test_few_rows_over_short_keys_are_packed(dtype, dim, length, algorithm):
+    assert choose("sdpa", call(dtype, length, dim)).implementation.endswith(f":{algorithm}")
