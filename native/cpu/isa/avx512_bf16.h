@@ -126,6 +126,7 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   static FX_MEMBER F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
   using Base::select;
   static FX_MEMBER __m512 select(__mmask16 mask, F32 yes, F32 no) { return _mm512_mask_blend_ps(mask, no, yes); }
+  static FX_MEMBER F32 first(int count, F32 value, F32 rest) { return _mm512_mask_mov_ps(rest, first16(count), value); }
   static FX_MEMBER __mmask16 nonzero(const uint8_t* p, int count) {
     const __m128i bytes = _mm_maskz_loadu_epi8(first16(count), p);
     return _mm_test_epi8_mask(bytes, bytes);

@@ -8,7 +8,7 @@
 //   load, store           any float type of base.h -> F32, and F32 -> float, bf16, f16 (round to nearest
 //                         even, NaN kept); with a count, elements beyond it are neither read nor written
 //   store_two             two vectors, one after the other
-//   fma, max, min, sum, maximum, exp, expm1, exp2, select, nonzero
+//   fma, max, min, sum, maximum, exp, expm1, exp2, select, first, nonzero
 //   dot_rows, dot_columns                    outputs of the dot form at once: see engine/dot.inl.h
 //   Chunk<T>, chunk_size<T>, chunks, dot     operands of a dot product along memory
 //   decoded_at_once, decoded                 FP8 codes along memory as vectors of floats
@@ -203,6 +203,13 @@ struct VectorIsa {
   static FX_MEMBER U32 nonzero(const uint8_t* p, int count) {
     const U8 bytes = count == Lanes ? read<U8>(p) : read<U8>(p, count);
     return (U32)(__builtin_convertvector(bytes, U32) != 0);
+  }
+  // The first `count` lanes of `value`, and the rest of `rest`.
+  static FX_MEMBER F32 first(int count, F32 value, F32 rest) {
+    I32 lane{};
+    FX_UNROLL
+    for (int i = 0; i < Lanes; ++i) lane[i] = i;
+    return select(lane < count, value, rest);
   }
   // As the hardware's: where either is NaN, the second.
   static FX_MEMBER F32 max(F32 a, F32 b) { return select(a > b, a, b); }

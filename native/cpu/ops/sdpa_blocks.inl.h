@@ -14,36 +14,75 @@
 
 namespace fx {
 
-// Scores as they are, and the maximum of each row so far, in `lanes` parts.
+// Scores as they are, or scaled and masked where `mask` is not null, and the maximum of each row so far, in `lanes`
+// parts.
 template <class Isa>
 struct StoreScores {
+  using F32 = typename Isa::F32;
+
   float* scores;
   int64_t stride;
   float* best;  // [rows][lanes]
   bool adds;    // to what was stored before
   bool first;   // the first columns of the rows
+  const SoftmaxRow<Isa>& softmax;
+  MaskForm form;
+  const char* mask;     // of the first row
+  int64_t mask_stride;  // bytes between rows
 
   template <int Vectors>
-  FX_MEMBER void whole_row(int64_t row, typename Isa::F32 (&sums)[Vectors], int64_t columns) const {
+  FX_MEMBER void whole_row(int64_t row, F32 (&sums)[Vectors], int64_t columns) const {
     constexpr int lanes = Isa::lanes;
-    const auto lowest = Isa::splat(-__builtin_inff());
     float* to = scores + row * stride;
-    auto most = first ? lowest : Isa::load(best + row * lanes);
+    if (adds) {
+      FX_UNROLL
+      for (int v = 0; v < Vectors; ++v) sums[v] += Isa::load(to + v * lanes);
+    }
+    if (mask != nullptr) apply(mask + row * mask_stride, sums, columns);
+    auto most = first ? Isa::splat(-__builtin_inff()) : Isa::load(best + row * lanes);
     FX_UNROLL
     for (int v = 0; v < Vectors; ++v) {
-      if (adds) sums[v] += Isa::load(to + v * lanes);
       const int count = static_cast<int>(smaller(columns - v * lanes, lanes));
-      if (count < lanes) {  // what lies beyond is no score
-        if (count <= 0) break;
-        Isa::store(to + v * lanes, lowest);
-        Isa::store(to + v * lanes, sums[v], count);
-        sums[v] = Isa::load(to + v * lanes);
-      } else {
-        Isa::store(to + v * lanes, sums[v]);
-      }
+      if (count <= 0) break;
+      if (count < lanes) sums[v] = Isa::first(count, sums[v], Isa::splat(-__builtin_inff()));  // beyond is no score
+      Isa::store(to + v * lanes, sums[v]);
       most = Isa::max(most, sums[v]);
     }
     Isa::store(best + row * lanes, most);
+  }
+
+ private:
+  template <int Vectors>
+  FX_MEMBER void apply(const void* row, F32 (&sums)[Vectors], int64_t columns) const {
+    switch (form) {
+      case MaskForm::lower:
+        return apply<MaskForm::lower>(row, sums, columns);
+      case MaskForm::replace:
+        return apply<MaskForm::replace>(row, sums, columns);
+      case MaskForm::add_float:
+        return apply<MaskForm::add_float>(row, sums, columns);
+      case MaskForm::add_bf16:
+        return apply<MaskForm::add_bf16>(row, sums, columns);
+      default:
+        return apply<MaskForm::add_f16>(row, sums, columns);
+    }
+  }
+  template <MaskForm form, int Vectors>
+  FX_MEMBER void apply(const void* row, F32 (&sums)[Vectors], int64_t columns) const {
+    constexpr int item = form == MaskForm::add_float                               ? 4
+                         : form == MaskForm::add_bf16 || form == MaskForm::add_f16 ? 2
+                                                                                   : 1;
+    FX_UNROLL
+    for (int byte = 0; byte < Isa::panel * item; byte += 64)  // of the next panel: rows are too short to be foreseen
+      __builtin_prefetch(static_cast<const char*>(row) + Isa::panel * item + byte);
+    FX_UNROLL
+    for (int v = 0; v < Vectors; ++v) {
+      const int64_t at = v * Isa::lanes, left = columns - at;
+      if (left >= Isa::lanes)
+        sums[v] = softmax.template masked<form, false>(sums[v], row, at, Isa::lanes);
+      else if (left > 0)
+        sums[v] = softmax.template masked<form, false>(sums[v], row, at, static_cast<int>(left));
+    }
   }
 };
 
@@ -216,7 +255,7 @@ class SdpaBlocks {
     for (int64_t key = larger(first, block.begin); key < last; key += key_block) {
       const int64_t count = smaller(key_block, last - key);
       const int64_t whole = smaller(round_up(count, Isa::panel), packed_end - key);  // panels as they were packed
-      score(thread, block, key - first, whole);
+      score(thread, block, mask, key, key - first, whole);
       if (args.precise)
         weigh<true>(thread, block, mask, key, count, whole);
       else
@@ -232,13 +271,27 @@ class SdpaBlocks {
     }
   }
 
-  // Scores of `count` packed keys from `key` on.
-  void score(const Thread& thread, const Block& block, int64_t key, int64_t count) const {
+  // Are scores scaled and masked when they are stored?
+  bool masks_early(const MaskReader<Isa>& mask) const { return mask.in_place && softmax.cap == 0; }
+
+  // Scores of `count` keys from `key` on, which were packed as number `packed`.
+  void score(const Thread& thread, const Block& block, const MaskReader<Isa>& mask, int64_t key, int64_t packed,
+             int64_t count) const {
+    const char* row = masks_early(mask) ? mask.at(block.batch, block.head, block.first, key) : nullptr;
     for (int64_t d = 0; d < args.dim; d += dim_block) {
       const int64_t depth = smaller(dim_block, args.dim - d);
-      auto* panel = reinterpret_cast<const typename Isa::template Panel<T>*>(keys_at(thread, d, key));
+      auto* panel = reinterpret_cast<const typename Isa::template Panel<T>*>(keys_at(thread, d, packed));
+      const bool masks = row != nullptr && d + depth == args.dim;
       for (int64_t j = 0; j < count; j += Isa::panel) {
-        const StoreScores<Isa> sink{thread.scores + j, score_stride, thread.best, d > 0, j == 0};
+        const StoreScores<Isa> sink{thread.scores + j,
+                                    score_stride,
+                                    thread.best,
+                                    d > 0,
+                                    j == 0,
+                                    softmax,
+                                    mask.form,
+                                    masks ? row + j * mask.item : nullptr,
+                                    args.mask_strides[2] * mask.item};
         gemm::multiply_panel<Isa>(block.query + d, block.query_stride, panel, block.count,
                                   smaller(Isa::panel, count - j), depth, sink);
         panel += panel_depth<Isa, T>(depth) * Isa::panel;
@@ -250,13 +303,15 @@ class SdpaBlocks {
   template <bool Split>
   void weigh(const Thread& thread, const Block& block, MaskReader<Isa>& mask, int64_t key, int64_t count,
              int64_t known) const {
+    const bool early = masks_early(mask);
     for (int64_t r = 0; r < block.count; ++r) {
       const int64_t query = block.first + r;
       const KeyRange seen = visible_keys(args, query);
       const int64_t begin = larger(seen.begin - key, 0), end = smaller(seen.end - key, count);
       const float* best = begin == 0 && end == known ? thread.best + r * lanes : nullptr;
+      const void* row = early ? nullptr : mask(block.batch, block.head, query, key, count);
       const float factor = softmax.template run<T, Split>(
-          mask.form, thread.scores + r * score_stride, mask(block.batch, block.head, query, key, count), begin, end,
+          early ? MaskForm::applied : mask.form, thread.scores + r * score_stride, row, begin, end,
           round_up(count, lanes), best, block.max[r], block.total + r * lanes, thread.low + r * score_stride);
       if (key > block.begin && factor != 1.0f) shrink(block.sums + r * sum_stride(), factor);
     }

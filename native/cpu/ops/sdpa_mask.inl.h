@@ -62,12 +62,16 @@ struct MaskReader {
   // The mask of `count` keys from `key` on, in the form that `form` names; null where there is no mask.
   const void* operator()(int64_t batch, int64_t head, int64_t query, int64_t key, int64_t count) {
     if (args.mask == nullptr) return nullptr;
-    const int64_t* strides = args.mask_strides;
-    const int64_t at = batch * strides[0] + head * strides[1] + query * strides[2] + key * strides[3];
-    const void* from = static_cast<const char*>(args.mask) + at * item;
+    const char* from = at(batch, head, query, key);
     if (in_place) return from;
-    if (from != held || count != held_count) gather(from, strides[3], count);
+    if (from != held || count != held_count) gather(from, args.mask_strides[3], count);
     return row;
+  }
+
+  const char* at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+    const int64_t* strides = args.mask_strides;
+    const int64_t index = batch * strides[0] + head * strides[1] + query * strides[2] + key * strides[3];
+    return static_cast<const char*>(args.mask) + index * item;
   }
 
  private:

@@ -7,9 +7,8 @@
 
 namespace fx {
 
-// What a mask does to a score. `gathered` masks have no unit stride or a rarer dtype: their row is
-// copied to contiguous float or byte first.
-enum class MaskForm : int { none, lower, replace, add_float, add_bf16, add_f16 };
+// What a mask does to a score; or it has done it already, with the scaling.
+enum class MaskForm : int { none, lower, replace, add_float, add_bf16, add_f16, applied };
 
 template <class Isa>
 struct SoftmaxRow {
@@ -34,6 +33,7 @@ struct SoftmaxRow {
     unit = scaled ? 1.0f : args.scale;
   }
 
+  // Scores of `count` keys, scaled, capped and masked by mask[at, at + count).
   template <MaskForm form, bool capped>
   FX_MEMBER F32 masked(F32 score, const void* mask, int64_t at, int count) const {
     F32 value = score * Isa::splat(scale);
@@ -68,8 +68,9 @@ struct SoftmaxRow {
     }
     if (j < end) {
       const int rest = static_cast<int>(end - j);
-      Isa::store(scores + j, masked<form, capped>(Isa::load(scores + j), mask, j, rest), rest);
-      best = Isa::max(best, Isa::load(scores + j));
+      const F32 value = Isa::first(rest, masked<form, capped>(Isa::load(scores + j), mask, j, rest), lowest());
+      Isa::store(scores + j, value);
+      best = Isa::max(best, value);
     }
     return Isa::maximum(best);
   }
@@ -97,13 +98,15 @@ struct SoftmaxRow {
       case MaskForm::add_f16:
         return apply<MaskForm::add_f16, capped>(scores, mask, begin, end);
       case MaskForm::none:
+      case MaskForm::applied:
         break;
     }
     return apply<MaskForm::none, capped>(scores, mask, begin, end);
   }
 
   float prepare(MaskForm form, float* scores, const void* mask, int64_t begin, int64_t end, const float* best) const {
-    if (!scaled) return best != nullptr ? Isa::maximum(Isa::load(best)) : maximum(scores, begin, end);
+    if (!scaled || form == MaskForm::applied)
+      return best != nullptr ? Isa::maximum(Isa::load(best)) : maximum(scores, begin, end);
     return cap == 0 ? prepare<false>(form, scores, mask, begin, end) : prepare<true>(form, scores, mask, begin, end);
   }
 
@@ -130,7 +133,10 @@ struct SoftmaxRow {
       return 1.0f;
     }
     const int64_t whole = begin + round_up(end - begin, lanes);
-    for (int64_t j = end; j < whole; ++j) scores[j] = -__builtin_inff();
+    if (end < whole) {  // beyond a row's end there are no scores
+      float* last = scores + whole - lanes;
+      Isa::store(last, Isa::first(static_cast<int>(scores + end - last), Isa::load(last), lowest()));
+    }
 
     const float here = prepare(form, scores, mask, begin, end, best);
     const float top = max > here ? max : here, base = shift_of(top);
