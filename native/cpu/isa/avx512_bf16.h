@@ -19,12 +19,14 @@ struct Avx512Bf16Tag {};
 template <class T>
 struct Operand {
   using Chunk = __m512bh;
+  using HalfChunk = __m256bh;
   using Panel = uint32_t;  // two bf16, the lower k in the lower half
   static constexpr int chunk_size = 32, chunks_at_once = 1, k_step = 2;
 };
 template <>
 struct Operand<float> {
   using Chunk = __m512;
+  using HalfChunk = __m256;
   using Panel = float;
   static constexpr int chunk_size = 16, chunks_at_once = 1, k_step = 1;
 };
@@ -78,6 +80,33 @@ constexpr DecodedCodes<T> decoded_codes;
 template <class T>
 constexpr bool negative_zero_is_nan = to_float(T{0x80}) != to_float(T{0x80});
 
+// Half a vector, of which the machine multiplies two at once: for the last columns of a panel.
+struct Avx512Bf16HalfTag {};
+struct Avx512Bf16Half : VectorIsa<Avx512Bf16HalfTag, 8, 12, 1, 1> {
+  template <class T>
+  using Chunk = typename Operand<T>::HalfChunk;
+  template <class T>
+  using Panel = typename Operand<T>::Panel;
+  template <class T>
+  static constexpr int k_step = Operand<T>::k_step;
+
+  static FX_MEMBER __m256 panel_load(const float* p) { return _mm256_loadu_ps(p); }
+  static FX_MEMBER __m256bh panel_load(const uint32_t* p) {
+    return (__m256bh)_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static FX_MEMBER __m256 broadcast(const float* a) { return _mm256_set1_ps(*a); }
+  static FX_MEMBER __m256bh broadcast(const bf16* a) {
+    int32_t pair;
+    __builtin_memcpy(&pair, a, sizeof pair);
+    return (__m256bh)_mm256_set1_epi32(pair);
+  }
+  static FX_MEMBER __m256bh broadcast(const uint32_t* a) { return (__m256bh)_mm256_set1_epi32(static_cast<int>(*a)); }
+  static FX_MEMBER __m256 broadcast_last(const float* a) { return broadcast(a); }
+  static FX_MEMBER __m256bh broadcast_last(const bf16* a) { return (__m256bh)_mm256_set1_epi32(a->bits); }
+  static FX_MEMBER F32 dot(__m256 a, __m256 b, F32 sum) { return _mm256_fmadd_ps(a, b, sum); }
+  static FX_MEMBER F32 dot(__m256bh a, __m256bh b, F32 sum) { return _mm256_dpbf16_ps(sum, a, b); }
+};
+
 // Thirty-two vector registers: 6 x 4 sums, four of a panel, one of the rows.
 struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   using Base = VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6>;
@@ -117,6 +146,8 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   static FX_MEMBER void store_two(bf16* p, F32 first, F32 second) {
     _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(second, first));
   }
+  using Half = Avx512Bf16Half;
+  static FX_MEMBER F32 widen_half(__m256 half) { return _mm512_zextps256_ps512(half); }
   static FX_MEMBER __m512 widen(__m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
