@@ -235,6 +235,16 @@ def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:
         if _at_most([query.shape[3]], dim):
             short = at_most(query.shape[2], rows - 1, "query length")
             yield measured(short, f"keys of at most {dim} numbers are packed first")
+    else:
+        faster = f"the framework's flash attention is faster at level {level}"
+        if query.dtype != FP16:
+            short = at_most(query.shape[2], 2 if query.dtype == BF16 else 4, "query length")
+            yield measured(short, faster)
+        if query.dtype == FP32 and isinstance(key.shape[2], int):
+            yield measured(at_least(key.shape[2], 16, "key length"), faster)
+        lanes = 16 if level == "avx512" else 8  # what is left of a vector is read byte by byte
+        for name, size in (("head size", query.shape[3]), ("value size", value.shape[3])):
+            yield measured(divisible(size, lanes, name), faster)
 
 
 def _sdpa_blocks(a: Arguments, level: str) -> Iterable[Guard]:

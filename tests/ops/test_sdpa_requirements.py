@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fxrewrite.guards import Verdict
+from fxrewrite.ops import implementations
 from fxrewrite.ops.counters import CallsSince
 from fxrewrite.ops.implementations import BF16_LEVELS
 from fxrewrite.ops.isa import active_isa
@@ -15,10 +17,10 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 native = pytest.mark.skipif(load_native() is not None, reason="the native library is not at hand")
 
 
-def call(dtype, length, dim, heads=2, groups=2):
+def call(dtype, length, dim, heads=2, groups=2, keys=20):
     """The arguments of a call by name."""
     q = torch.randn(1, heads, length, dim).to(dtype)
-    k, v = torch.randn(2, 1, groups, 20, dim).to(dtype)
+    k, v = torch.randn(2, 1, groups, keys, dim).to(dtype)
     options = {"query": q, "key": k, "value": v, "enable_gqa": groups != heads}
     return arguments_of(torch.ops.fxrewrite.sdpa.default._schema, (), options)
 
@@ -38,7 +40,7 @@ def test_what_is_chosen_runs(dtype, dim):
             torch.ops.fxrewrite.sdpa(**arguments)
             assert calls() == {"sdpa": {chosen: 1}}
             ran += 1
-    assert ran
+    assert ran or active_isa() not in BF16_LEVELS  # where some are left to the framework
 
 
 @native
@@ -57,3 +59,36 @@ def test_what_is_chosen_runs(dtype, dim):
 )
 def test_few_rows_over_short_keys_are_packed(dtype, dim, length, algorithm):
     assert choose("sdpa", call(dtype, length, dim)).implementation.endswith(f":{algorithm}")
+
+
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("dtype", "length", "taken"),
+    [(BF16, 2, True), (BF16, 3, False), (F32, 4, True), (F32, 5, False), (F16, 8, True)],
+)
+def test_without_bf16_instructions_only_few_rows_pay(level, dtype, length, taken):
+    judged = [guard.judge() for guard in implementations._sdpa_stream(call(dtype, length, 64), level)]
+    refused = [j.detail for j in judged if j.verdict is not Verdict.PROVED]
+    reason = (
+        f"query length = {length} > {length - 1}: the framework's flash attention is faster at level {level}"
+    )
+    assert refused == ([] if taken else [reason])
+
+
+@pytest.mark.parametrize(
+    ("level", "dim", "taken"),
+    [("avx2", 72, True), ("avx2", 68, False), ("avx512", 64, True), ("avx512", 72, False)],
+)
+def test_without_bf16_instructions_heads_are_whole_vectors(level, dim, taken):
+    judged = [guard.judge() for guard in implementations._sdpa_stream(call(F32, 1, dim), level)]
+    refused = [j.guard for j in judged if j.verdict is not Verdict.PROVED]
+    assert len(refused) == (0 if taken else 2), refused
+
+
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+@pytest.mark.parametrize(("dtype", "keys", "taken"), [(F32, 16, True), (F32, 15, False), (BF16, 15, True)])
+def test_without_bf16_instructions_few_keys_do_not_pay(level, dtype, keys, taken):
+    judged = [g.judge() for g in implementations._sdpa_stream(call(dtype, 1, 64, keys=keys), level)]
+    refused = [j.detail for j in judged if j.verdict is not Verdict.PROVED]
+    reason = f"key length = {keys} < 16: the framework's flash attention is faster at level {level}"
+    assert refused == ([] if taken else [reason])
