@@ -226,8 +226,7 @@ def _is_fused(a: Arguments) -> bool:
 def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:
     yield from _sdpa(a)
     query, key, value = a["query"], a["key"], a["value"]
-    group = query.shape[1] // key.shape[1] if a["enable_gqa"] else 1
-    yield at_most(group * query.shape[2], 8, "query rows of a key head")
+    yield at_most(_stream_rows(a), 8, "query rows of a key head")
     yield equal(key.stride(-1), 1, "the key's last dim is contiguous")
     yield equal(value.stride(-1), 1, "the value's last dim is contiguous")
     if level in BF16_LEVELS:  # packing_pays of native/cpu/ops/sdpa_stream.inl.h
@@ -236,25 +235,43 @@ def _sdpa_stream(a: Arguments, level: str) -> Iterable[Guard]:
             short = at_most(query.shape[2], rows - 1, "query length")
             yield measured(short, f"keys of at most {dim} numbers are packed first")
     else:
-        faster = f"the framework's flash attention is faster at level {level}"
-        if query.dtype != FP16:
-            short = at_most(query.shape[2], 2 if query.dtype == BF16 else 4, "query length")
-            yield measured(short, faster)
-        if query.dtype == FP32 and isinstance(key.shape[2], int):
-            yield measured(at_least(key.shape[2], 16, "key length"), faster)
-        lanes = 16 if level == "avx512" else 8  # what is left of a vector is read byte by byte
+        yield from _sdpa_stream_pays(a, level)
+
+
+def _sdpa_stream_pays(a: Arguments, level: str) -> Iterable[Guard]:
+    """Without BF16 instructions: each row converts the keys, and parts of vectors are read byte by byte."""
+    query, key, value = a["query"], a["key"], a["value"]
+    faster = f"the framework is faster at level {level}"
+    if query.dtype != FP16:
+        lanes = 16 if level == "avx512" else 8
         for name, size in (("head size", query.shape[3]), ("value size", value.shape[3])):
             yield measured(divisible(size, lanes, name), faster)
+    if _is_fused(a):
+        yield measured(at_most(query.shape[2], 2 if query.dtype == BF16 else 4, "query length"), faster)
+        if query.dtype == FP32:
+            yield measured(at_least(query.shape[3], 32, "head size"), faster)
+            if isinstance(key.shape[2], int):
+                yield measured(at_least(key.shape[2], 16, "key length"), faster)
 
 
 def _sdpa_blocks(a: Arguments, level: str) -> Iterable[Guard]:
     yield from _sdpa(a)
+    if level in BF16_LEVELS:
+        return
     if level == "avx2":
         half = dtype_in(a["query"], [FP16], "query")
         yield measured(half, "the framework's flash attention is faster at level avx2")
     elif level == "avx512" and a["query"].dtype != FP16:
         written_out = holds(not _is_fused(a), "written out by hand", "a fused call")
         yield measured(written_out, "the framework's flash attention is as fast without BF16 instructions")
+    if _is_one(a["key"].stride(-1)) and _is_one(a["value"].stride(-1)):
+        yield measured(at_least(_stream_rows(a), 9, "query rows of a key head"), "fewer run as a stream")
+
+
+def _stream_rows(a: Arguments) -> Any:
+    query = a["query"]
+    group = query.shape[1] // a["key"].shape[1] if a["enable_gqa"] else 1
+    return group * query.shape[2]
 
 
 # ----------------------------------------------------------------------------- relu_linear_attention

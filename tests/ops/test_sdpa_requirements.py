@@ -64,14 +64,12 @@ def test_few_rows_over_short_keys_are_packed(dtype, dim, length, algorithm):
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
 @pytest.mark.parametrize(
     ("dtype", "length", "taken"),
-    [(BF16, 2, True), (BF16, 3, False), (F32, 4, True), (F32, 5, False), (F16, 8, True)],
+    [(BF16, 2, True), (BF16, 3, False), (F32, 4, True), (F32, 5, False), (F16, 4, True), (F16, 5, False)],
 )
 def test_without_bf16_instructions_only_few_rows_pay(level, dtype, length, taken):
     judged = [guard.judge() for guard in implementations._sdpa_stream(call(dtype, length, 64), level)]
     refused = [j.detail for j in judged if j.verdict is not Verdict.PROVED]
-    reason = (
-        f"query length = {length} > {length - 1}: the framework's flash attention is faster at level {level}"
-    )
+    reason = f"query length = {length} > {length - 1}: the framework is faster at level {level}"
     assert refused == ([] if taken else [reason])
 
 
@@ -90,5 +88,19 @@ def test_without_bf16_instructions_heads_are_whole_vectors(level, dim, taken):
 def test_without_bf16_instructions_few_keys_do_not_pay(level, dtype, keys, taken):
     judged = [g.judge() for g in implementations._sdpa_stream(call(dtype, 1, 64, keys=keys), level)]
     refused = [j.detail for j in judged if j.verdict is not Verdict.PROVED]
-    reason = f"key length = {keys} < 16: the framework's flash attention is faster at level {level}"
+    reason = f"key length = {keys} < 16: the framework is faster at level {level}"
     assert refused == ([] if taken else [reason])
+
+
+@pytest.mark.parametrize(("dtype", "dim", "taken"), [(F32, 32, True), (F32, 16, False), (BF16, 16, True)])
+def test_without_bf16_instructions_short_heads_of_float32_do_not_pay(dtype, dim, taken):
+    judged = [g.judge() for g in implementations._sdpa_stream(call(dtype, 1, dim), "avx512")]
+    refused = [j.detail for j in judged if j.verdict is not Verdict.PROVED]
+    assert refused == ([] if taken else ["head size = 16 < 32: the framework is faster at level avx512"])
+
+
+@pytest.mark.parametrize(("length", "taken"), [(8, False), (9, True)])
+def test_without_bf16_instructions_few_rows_are_no_blocks(length, taken):
+    judged = [g.judge() for g in implementations._sdpa_blocks(call(F16, length, 64), "avx2")]
+    refused = [j.detail for j in judged if j.verdict is not Verdict.PROVED]
+    assert refused == ([] if taken else ["query rows of a key head = 8 < 9: fewer run as a stream"])
