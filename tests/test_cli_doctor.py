@@ -47,6 +47,13 @@ def test_a_sound_installation(monkeypatch):
 
 
 @needs_native
+def test_paths_stay_whole_on_a_narrow_terminal():
+    lines = CliRunner().invoke(main, ["doctor"], env={"COLUMNS": "60"}).stdout.splitlines()
+    assert any(row.endswith(str(native_library_path())) for row in lines)
+    assert all(len(row) <= 60 for row in lines if "/" not in row)
+
+
+@needs_native
 def test_a_kernel_that_is_not_chosen_is_listed_with_its_reason():
     lines = doctor().stdout.splitlines()
     start = next(i for i, row in enumerate(lines) if row.startswith("sdpa (") and "1024 queries" in row)

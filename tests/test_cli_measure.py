@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from fxrewrite.cli import main
 from fxrewrite.measure import verify as verifying
+from fxrewrite.target import Target
 from tests.support.graphs import any_kernel
 
 from .support.command_line import fails, folder_of_models
@@ -69,13 +70,13 @@ def test_nothing_to_verify():
     fails(run("verify", "models.py:no_kwargs"), "models.py:no_kwargs: no sites were found")
 
 
-def test_several_models():
-    Path("pipe/a").mkdir(parents=True)
-    Path("pipe/b").mkdir()
-    Path("pipe/model_index.json").write_text('{"a": ["elsewhere", "A"], "b": ["elsewhere", "B"]}')
-    for name in "ab":
-        Path(f"pipe/{name}/config.json").write_text("{}")
+def test_several_models(monkeypatch):
+    both = [Target(torch.nn.Linear(2, 2), name=name) for name in ("a", "b")]
+    left = Target(None, name="c", notes=("why",))
+    monkeypatch.setattr("fxrewrite.cli.target.load", lambda *_, **__: [*both, left])
     fails(run("verify", "pipe"), "pipe has several models (a, b): name the folder of one of them")
+    monkeypatch.setattr("fxrewrite.cli.target.load", lambda *_, **__: [left])
+    fails(run("verify", "pipe"), "pipe: c: why")
 
 
 @pytest.mark.usefixtures("any_kernel")

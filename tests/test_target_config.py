@@ -221,7 +221,8 @@ def test_a_pipeline_has_each_component_by_name():
     [
         ([1], "is not a model's configuration: expected an object, got a list"),
         ({"a": 1}, "names no model: expected '_class_name' (diffusers) or 'model_type'"),
-        ({"_class_name": "Absent"}, "diffusers.Absent cannot be built: AttributeError"),
+        ({"_class_name": "Absent"}, "has no class 'Absent': it may need a newer diffusers"),
+        ({"_class_name": "SanaTransformer2D"}, "did you mean 'SanaTransformer2DModel'?"),
         ({**SANA, "num_layers": "two"}, "diffusers.SanaTransformer2DModel cannot be built: TypeError"),
         ({"model_type": "absent"}, "transformers.AutoModel cannot be built: "),
         ({"_class_name": "StableCascadeUNet"}, "nothing is known of timestep_ratio, clip_text_pooled"),
@@ -234,7 +235,7 @@ def test_a_bad_config(config, said):
 
 def test_a_file_that_is_not_json():
     Path("config.json").write_text("{")
-    fails(sites("config.json"), "config.json is not JSON: JSONDecodeError")
+    fails(sites("config.json"), "config.json is not JSON: Expecting property name", "line 1 column 2")
 
 
 def test_no_such_file():
@@ -251,6 +252,19 @@ def test_a_folder_without_a_model():
 def test_a_pipeline_without_models():
     written({"_class_name": "Pipe", "scheduler": ["diffusers", "Scheduler"]}, "pipe/model_index.json")
     fails(sites("pipe"), "folder 'pipe' has no component with a config.json")
+
+
+def test_a_component_without_a_folder():
+    pytest.importorskip("diffusers")
+    index = {"vae": ["diffusers", "AutoencoderKL"], "odd": ["elsewhere", "Model"], "none": [None, None]}
+    written(index, "pipe/model_index.json")
+    written({}, "pipe/odd/config.json")
+    result = sites("pipe")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "vae: not looked at: model_index.json names it, and there is no folder 'pipe/vae'" in said
+    assert "none:" not in said
+    fails(CliRunner().invoke(main, ["verify", "pipe"]), "pipe: vae: not looked at")
 
 
 def test_inputs_do_not_go_with_a_pipeline():

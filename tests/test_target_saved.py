@@ -27,9 +27,13 @@ def sites(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["sites", *arguments])
 
 
-def test_a_saved_program_is_scanned():
+def save():
     program = torch.export.export(nn.Linear(64, 32).eval(), (torch.randn(2, 64),))
     torch.export.save(program, "linear.pt2")
+
+
+def test_a_saved_program_is_scanned():
+    save()
     result = sites("linear.pt2")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("1 site found")
@@ -47,7 +51,26 @@ def test_no_such_file():
 
 def test_another_file():
     Path("text.pt2").write_text("weights")
-    fails(sites("text.pt2"), "text.pt2 is no program saved by torch.export.save: ", "--debug")
+    fails(sites("text.pt2"), "text.pt2 is no program saved by torch.export.save: it is no archive")
+
+
+def test_a_file_that_was_cut_off():
+    save()
+    whole = Path("linear.pt2").read_bytes()
+    Path("short.pt2").write_bytes(whole[: len(whole) // 2])
+    fails(sites("short.pt2"), "short.pt2 is no program", "or its end is missing; save it again")
+
+
+def test_a_program_of_another_version():
+    save()
+    with zipfile.ZipFile("linear.pt2") as old, zipfile.ZipFile("newer.pt2", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"99" if name.endswith("archive_version") else old.read(name))
+    result = sites("newer.pt2")
+    fails(
+        result, "newer.pt2 cannot be loaded by torch", "version 99", "this torch or an older one", "--debug"
+    )
+    assert "Traceback" not in result.output
 
 
 def test_a_compiled_package():

@@ -6,11 +6,11 @@ import importlib.metadata
 import os
 import platform
 import sys
+import textwrap
 from collections.abc import Iterator
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import require_torch
@@ -43,12 +43,16 @@ def doctor() -> int:
 
 
 def _print(console: Console, rows: list[Finding]) -> None:
-    grid = Table.grid(padding=(0, 2))
-    for _ in range(3):
-        grid.add_column(overflow="fold")
+    marks = max(len(mark) for mark, _, _ in rows)
+    names = max(len(name) for _, name, _ in rows)
+    indent = " " * (marks + names + 4)
     for mark, name, text in rows:
-        grid.add_row(Text(mark, _COLOURS.get(mark, "")), Text(name), Text(text))
-    console.print(grid)
+        # between words only: a path stays whole, to be copied
+        lines = textwrap.wrap(
+            text, max(console.width - len(indent), 20), break_long_words=False, break_on_hyphens=False
+        )
+        told = Text.assemble((mark.ljust(marks), _COLOURS.get(mark, "")), f"  {name.ljust(names)}  ")
+        console.print(told.append(f"\n{indent}".join(lines)), soft_wrap=True)
 
 
 def _software() -> Iterator[Finding]:

@@ -58,11 +58,14 @@ def load_targets(text: str, inputs: Sequence[str], dtype: str | None, device: st
 def one_target(text: str, inputs: Sequence[str], dtype: str | None) -> Target:
     """The model that TARGET names, with values to run on; raises `TargetError` where it names several."""
     targets = load_targets(text, inputs, dtype, device="cpu")
-    if len(targets) != 1:
-        names = ", ".join(target.name for target in targets)
+    models = [target for target in targets if target.model is not None]
+    if not models:
+        raise TargetError(f"{text}: {targets[0].name}: {targets[0].notes[0]}")
+    if len(models) > 1:
+        names = ", ".join(target.name for target in models)
         raise TargetError(f"{text} has several models ({names}): name the folder of one of them")
     with stdout_to_stderr(), progress("Filling in random numbers"):
-        return materialise(targets[0])
+        return materialise(models[0])
 
 
 @contextlib.contextmanager

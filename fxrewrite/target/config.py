@@ -6,6 +6,7 @@ that the configuration gives, also on the meta device: the first that it takes a
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import json
@@ -13,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import TargetError
+from ..errors import TargetError, first_line
 from ..streams import quiet_logs
 from .inputs import dtype_named
 from .target import Target
@@ -43,6 +44,10 @@ def load_config(
     library, kind = _class_of(config, path, library, kind)
     chosen = dtype_named(dtype or _dtype_in(config) or DEFAULT_DTYPE, f"{path}: dtype")
     module = _import(library, path)
+    if kind not in dir(module):
+        close = difflib.get_close_matches(kind, dir(module), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it may need a newer {library}"
+        raise TargetError(f"{path}: {library} {module.__version__} has no class {kind!r}: {hint}")
 
     def build(device: str) -> Any:
         try:
@@ -74,8 +79,10 @@ def read_json(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-    except (ValueError, OSError) as error:
-        raise TargetError(f"{path} is not JSON: {describe(error)}") from error
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+    except ValueError as error:
+        raise TargetError(f"{path} is not JSON: {first_line(error)}") from error
     if not isinstance(config, dict):
         raise TargetError(
             f"{path} is not a model's configuration: expected an object, got a {type(config).__name__}"

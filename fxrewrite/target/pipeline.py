@@ -16,15 +16,22 @@ INDEX, CONFIG = "model_index.json", "config.json"
 def load_pipeline(folder: str, dtype: str | None) -> list[Target]:
     """A target for each model of the pipeline, named by its component.
 
-    One that no inputs are found for has a `Target` without model, and a note that says why. Raises
-    `TargetError` where the folder's index names no component with a configuration.
+    One that no inputs are found for, or whose folder is missing, has a `Target` without model, and a note
+    that says why. Raises `TargetError` where the folder's index names no component with a configuration.
     """
     targets = []
+    found = False
     for name, described in read_json(os.path.join(folder, INDEX)).items():
         path = os.path.join(folder, name, CONFIG)
-        if _is_component(described) and os.path.isfile(path):
+        if not _is_component(described):
+            continue
+        if os.path.isfile(path):
+            found = True
             targets.append(_load(name, path, dtype, *described))
-    if not targets:
+        elif not os.path.isdir(os.path.dirname(path)):
+            note = f"not looked at: {INDEX} names it, and there is no folder {os.path.dirname(path)!r}"
+            targets.append(Target(None, name=name, notes=(note,)))
+    if not found:
         raise TargetError(f"folder {folder!r} has no component with a {CONFIG}: expected one folder for each")
     return targets
 
