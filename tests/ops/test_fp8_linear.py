@@ -126,7 +126,7 @@ def test_blocks(dtype, m, block):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("m", [1, 40])
+@pytest.mark.parametrize("m", [1, 16, 40, 80])
 def test_every_code(format, dtype, m):
     """All 256 codes decode exactly, NaN and infinities included, whatever the way that the weight takes."""
     codes = torch.arange(256, dtype=torch.uint8).view(format)
@@ -160,7 +160,7 @@ def test_every_code_in_scaled_blocks(format, m, rows):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("m", [1, 40])
+@pytest.mark.parametrize("m", [1, 16, 40, 80])
 def test_every_code_at_every_place(format, m):
     """Each code at each k of a vector that is decoded at once, and at each column of a panel."""
     codes = torch.arange(256, dtype=torch.uint8).view(format)
@@ -171,11 +171,20 @@ def test_every_code_at_every_place(format, m):
     assert torch.equal(ours, shifted.to(BF16).t()[:m])
 
 
-@pytest.mark.parametrize("m", [1, 5, 16, 33, 80])
+@pytest.mark.parametrize("m", [1, 2, 5, 16, 33, 48, 80])
+@pytest.mark.parametrize("n", [1, 129, 200])
 @pytest.mark.parametrize("format", FORMATS)
-def test_forms(m, format):
-    x, weight, bias = example(m, 321, 200, format)
+def test_forms(m, n, format):
+    x, weight, bias = example(m, 321, n, format)
     hold(x, weight, torch.tensor(0.02), bias)
+
+
+@pytest.mark.parametrize("m", [2, 16, 144])
+@pytest.mark.parametrize("scale", ["none", "channel"])
+def test_deep_sums(m, scale):
+    """Deeper than what of x is multiplied at once; more columns than a thread takes, of which few are left over."""
+    x, weight, bias = example(m, 4131, 259)
+    hold(x, weight, scale_of(scale, 259, 4131), bias)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, BF16])
@@ -228,7 +237,7 @@ def test_scales_of_rows_of_x_do_not_overflow_on_the_way():
     assert torch.isinf(ours).sum() == torch.isinf(eager(x, weight, scale, None, (16, 32))).sum() == 0
 
 
-@pytest.mark.parametrize("m", [3, 40])
+@pytest.mark.parametrize("m", [3, 32, 40])
 def test_specials_stay_in_their_rows(m):
     x, weight, bias = example(m, 65, 40)
     x[2, 64] = INF

@@ -23,7 +23,7 @@ BLOCKS = {
     "blocks": [128, 128],
     "blocks of rows": [1, 128],
 }
-ROWS, DTYPES = (1, 16, 64, 256), ("bfloat16", "float16", "float32")
+ROWS, DTYPES = (1, 16, 64, 256, 512), ("bfloat16", "float16", "float32")
 
 # Each case in a fork, whose peak nothing before has raised. A small call comes first: pages of code that are
 # touched for the first time would count too.

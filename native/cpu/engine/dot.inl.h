@@ -13,13 +13,19 @@ constexpr int max_dot_rows = 32;
 template <class Isa, class W>
 constexpr int dot_rows = (Isa::template chunks_at_once<W>) == 1 || Isa::dot_rows < 4 ? Isa::dot_rows : 4;
 
-// to[r][column + c] (+)= Σ_k x[r, k] · w[c, k], the lanes still apart.
+// Where sums go, the lanes still apart: that of row r of x and row c of W at + r · row + c · column.
+template <class F32>
+struct DotSums {
+  F32* at;
+  int64_t row, column;
+};
+
+// to[r, c] (+)= Σ_k x[r, k] · w[c, k]. W is fetched `ahead` of its use, into L2 only: as far as memory's latency, and
+// without taking L1's few miss buffers.
 template <class Isa, int Rows, int Columns, class X, class W>
-[[gnu::noinline]] static void dot_tile(typename Isa::F32 (*to)[Isa::lanes], int column, bool add, const X* x,
-                                       int64_t x_stride, const W* w, int64_t w_stride, int64_t k) {
+[[gnu::noinline]] static void dot_tile(const DotSums<typename Isa::F32>& to, bool add, const X* x, int64_t x_stride,
+                                       const W* w, int64_t w_stride, int64_t k, int64_t ahead) {
   constexpr int size = Isa::template chunk_size<W>, parts = Isa::template chunks_at_once<W>, step = size * parts;
-  // Eight rows ahead, into L2 only: as far as memory's latency, and without taking L1's few miss buffers.
-  const int64_t ahead = 8 * w_stride;
   typename Isa::F32 sums[Rows][Columns];
   FX_UNROLL
   for (int r = 0; r < Rows; ++r) {
@@ -65,7 +71,10 @@ template <class Isa, int Rows, int Columns, class X, class W>
   FX_UNROLL
   for (int r = 0; r < Rows; ++r) {
     FX_UNROLL
-    for (int c = 0; c < Columns; ++c) to[r][column + c] = add ? to[r][column + c] + sums[r][c] : sums[r][c];
+    for (int c = 0; c < Columns; ++c) {
+      typename Isa::F32& sum = to.at[r * to.row + c * to.column];
+      sum = add ? sum + sums[r][c] : sums[r][c];
+    }
   }
 }
 
@@ -73,23 +82,21 @@ template <class Isa, int Rows, int Columns, class X, class W>
 template <class Isa, class X>
 constexpr int64_t longest_dot = sizeof(X) == sizeof(float) ? 192 * Isa::lanes : INT64_MAX / 2;
 
-// `Columns` rows of W with all m rows of x, while they are in the cache, as columns c and on of `sums`, to
-// which `add` adds.
+// `Columns` rows of W with all m rows of x, while they are in the cache. To sums of before, `add` adds.
 template <class Isa, int Columns, int Rows, class X, class W>
-FX_INLINE void dot_all_rows(typename Isa::F32 (*sums)[Isa::lanes], int c, const X* x, int64_t x_stride, const W* w,
-                            int64_t w_stride, int64_t m, int64_t k, bool add = false) {
+FX_INLINE void dot_all_rows(DotSums<typename Isa::F32> to, const X* x, int64_t x_stride, const W* w, int64_t w_stride,
+                            int64_t m, int64_t k, int64_t ahead, bool add = false) {
   int64_t r = 0;
-  for (; r + Rows <= m; r += Rows) {
+  for (; r + Rows <= m; r += Rows, to.at += Rows * to.row) {
     int64_t k0 = 0;
     do {
       const int64_t count = smaller(k - k0, longest_dot<Isa, X>);
-      dot_tile<Isa, Rows, Columns>(sums + r, c, add || k0 > 0, x + r * x_stride + k0, x_stride, w + k0, w_stride,
-                                   count);
+      dot_tile<Isa, Rows, Columns>(to, add || k0 > 0, x + r * x_stride + k0, x_stride, w + k0, w_stride, count, ahead);
       k0 += count;
     } while (k0 < k);
   }
   if constexpr (Rows > 1)
-    dot_all_rows<Isa, Columns, Rows - 1>(sums + r, c, x + r * x_stride, x_stride, w, w_stride, m - r, k, add);
+    dot_all_rows<Isa, Columns, Rows - 1>(to, x + r * x_stride, x_stride, w, w_stride, m - r, k, ahead, add);
 }
 
 // Columns [0, n) of y: `lanes` of them at a time go to `sink`, which is called as in sink.inl.h.
@@ -99,21 +106,33 @@ static void dot_columns(const X* x, int64_t x_stride, const W* w, int64_t w_stri
                         const Sink& sink) {
   using F32 = typename Isa::F32;
   constexpr int lanes = Isa::lanes, group = Isa::dot_columns, rows = dot_rows<Isa, W>;
-  constexpr int wide_group = Isa::dot_rows > 4 ? 8 : group;  // one or two rows of x leave registers for more of W
+  constexpr int64_t ahead_rows = 8, ahead_in_stream = (3 << 10) / sizeof(W);
   F32 sums[max_dot_rows][lanes];
-  for (int64_t n0 = 0; n0 < n; n0 += lanes) {
+  int64_t n0 = 0;
+  // One or two rows of x leave registers for more of W. Memory is read fastest as streams far from each other.
+  constexpr int streams = Isa::dot_rows > 4 ? 8 : group;
+  if (m <= 2) {
+    const int64_t part = n / (streams * lanes) * lanes;
+    for (; n0 < part; n0 += lanes) {
+      for (int64_t c = 0; c < lanes; ++c)
+        dot_all_rows<Isa, streams, 2>(DotSums<F32>{&sums[0][c], lanes, m * lanes}, x, x_stride, w + (n0 + c) * w_stride,
+                                      part * w_stride, m, k, ahead_in_stream);
+      for (int64_t s = 0; s < streams; ++s)
+        for (int64_t r = 0; r < m; ++r) sink(r, s * part + n0, Isa::sum_each(sums[s * m + r]), lanes);
+    }
+    n0 = streams * part;
+  }
+  for (; n0 < n; n0 += lanes) {
     const int columns = static_cast<int>(smaller(n - n0, lanes));
     const W* from = w + n0 * w_stride;
     int c = 0;
-    if (m <= 2) {
-      for (; c + wide_group <= columns; c += wide_group)
-        dot_all_rows<Isa, wide_group, 2>(sums, c, x, x_stride, from + c * w_stride, w_stride, m, k);
-    }
     for (; c + group <= columns; c += group)
-      dot_all_rows<Isa, group, rows>(sums, c, x, x_stride, from + c * w_stride, w_stride, m, k);
+      dot_all_rows<Isa, group, rows>(DotSums<F32>{&sums[0][c], lanes, 1}, x, x_stride, from + c * w_stride, w_stride, m,
+                                     k, ahead_rows * w_stride);
     for (; c < lanes; ++c) {
       if (c < columns) {
-        dot_all_rows<Isa, 1, 1>(sums, c, x, x_stride, from + c * w_stride, w_stride, m, k);
+        dot_all_rows<Isa, 1, 1>(DotSums<F32>{&sums[0][c], lanes, 1}, x, x_stride, from + c * w_stride, w_stride, m, k,
+                                ahead_rows * w_stride);
       } else {
         for (int64_t r = 0; r < m; ++r) sums[r][c] = Isa::zero();
       }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fp8_decode.inl.h"
+#include "fp8_rows.inl.h"
 #include "linear_driver.inl.h"
 
 namespace fx {
@@ -57,6 +58,18 @@ struct Fp8Problem : LinearProblem<X, W> {
     return {decoded, stride};
   }
 
+  // Codes of k in [k_first, k_first + depth) of rows [row, row + rows) times a panel of `columns` rows of x. Returns
+  // those rows of the weight decoded, if they are kept.
+  template <class Isa, class Sink>
+  FX_MEMBER OperandRows<X> multiply_codes(int64_t row, int64_t rows, int64_t k_first, int64_t depth,
+                                          const typename Isa::template Panel<X>* panel, int64_t columns, bool kept,
+                                          const Sink& sink) const {
+    const DecodedRows decoded = decoded_rows<Isa, W>(rows, depth, kept);
+    multiply_panel_by_codes<Isa>(this->weight + row * this->weight_stride_n + k_first, this->weight_stride_n, decoded,
+                                 panel, rows, columns, depth, sink);
+    return {decoded.values, decoded.stride};
+  }
+
   template <class Isa, class D>
   void pack_decoded(void* packed, const WeightPart<W>& part) const {
     constexpr int64_t at_once = 64, step = Isa::template k_step<D>;
@@ -76,6 +89,19 @@ struct Fp8Problem : LinearProblem<X, W> {
     }
   }
 };
+
+// Can rows of codes be decoded beside their products, as fp8_rows.inl.h does it?
+template <class Isa, class X>
+constexpr bool decodes_beside_products =
+    __is_same(X, bf16) && __is_same(X, typename ProductOf<Isa, X>::type) && !Isa::template tiles<X>;
+
+// Is that faster, as measured, and small enough a copy of x? Such products cost as many rows of x as fill vectors.
+template <class X, class W>
+FX_INLINE bool takes_rows_of_codes(const Fp8Problem<X, W>& p) {
+  constexpr int64_t most_rows = 512, most_bytes = 3 << 20;
+  const int64_t packed = round_up(p.m, column_unit), bytes = packed * p.k * static_cast<int64_t>(sizeof(X));
+  return p.weight_scale.values == nullptr && p.m <= most_rows && bytes <= most_bytes && 8 * (packed - p.m) <= p.m;
+}
 
 // Up to how many rows the dot form is taken; see most_dot_rows.
 template <class Isa, class X, class W>
@@ -133,7 +159,8 @@ static void dot_decoded(const Fp8Problem<X, W>& p, const D* x, int64_t x_stride,
         const WeightPart<W> part{p.weight, p.weight_stride_n,        1, n0 + c0 + c, k, rows,
                                  depth,    group * p.weight_stride_n};
         decode_part<Isa>(buffer, part, p.weight_scale);
-        dot_all_rows<Isa, group, dot_rows<Isa, D>>(sums, c, x + k, x_stride, buffer, depth, p.m, depth, k > 0);
+        dot_all_rows<Isa, group, dot_rows<Isa, D>>(DotSums<typename Isa::F32>{&sums[0][c], lanes, 1}, x + k, x_stride,
+                                                   buffer, depth, p.m, depth, 0, k > 0);
       }
     }
     for (int64_t r = 0; r < p.m; ++r) sink(r, c0, Isa::sum_each(sums[r]), static_cast<int>(valid));
@@ -207,7 +234,14 @@ static const char* fp8_linear_of(const Fp8LinearArgs& args, const Parallel& pool
       of_rows ? WeightScale{} : args.scale,
   };
   if (args.m == 0 || args.n == 0) return "empty";
-  if (args.m <= most_fp8_dot_rows<Isa, X, W>(args.k) && (args.weight_stride_k == 1 || args.k <= 1)) {
+  const bool contiguous = args.weight_stride_k == 1 || args.k <= 1;
+  if constexpr (decodes_beside_products<Isa, X>) {
+    if (contiguous && takes_rows_of_codes(problem)) {
+      LinearByRows<Isa, Fp8Problem<X, W>>(problem).run(pool);
+      return "panel";
+    }
+  }
+  if (contiguous && args.m <= most_fp8_dot_rows<Isa, X, W>(args.k)) {
     fp8_by_dots<Isa>(problem, pool);
     return "dot";
   }

@@ -1,5 +1,6 @@
 // y = x·Wᵀ computed as yᵀ = W·xᵀ: rows of W are the left operand and are read where they lie (those of FP8,
-// decoded some at a time, into a buffer that stays in the cache); x is the small side, and is packed.
+// decoded some at a time, into a buffer that stays in the cache; but for tiles, beside the products); x is the small
+// side, and is packed.
 #pragma once
 
 #include "../engine/gemm.inl.h"
@@ -27,6 +28,7 @@ class LinearByRows {
   using X = typename Problem::Operand;
   using Element = typename Isa::template Panel<X>;
   static constexpr bool on_tiles = Isa::template tiles<X>;
+  static constexpr bool decodes_beside = !on_tiles && !__is_same(decltype(Problem::weight), const X*);
   static constexpr int64_t step = Isa::template k_step<X>;
   static constexpr int64_t panel = on_tiles ? 32 : Isa::panel;  // rows of x in a panel
   static constexpr int64_t unit = on_tiles ? 32 : 48;           // rows of W that meet a panel at once
@@ -95,8 +97,13 @@ class LinearByRows {
         int64_t k = k0;
         do {
           const int64_t some = chain(smaller(blocks.chain, end - k));
-          const OperandRows<X> w = p.template rows_of_weight<Isa>(n + c, count, k, some);
-          for (int64_t r = 0; r < rows; r += panel)
+          OperandRows<X> w;
+          if constexpr (decodes_beside)
+            w = decode_and_multiply(sums + c * stride, stride, k > 0, n + c, packed + k / step * width(rows, 0), count,
+                                    rows, k, some);
+          else
+            w = p.template rows_of_weight<Isa>(n + c, count, k, some);
+          for (int64_t r = decodes_beside ? panel : 0; r < rows; r += panel)
             multiply_panel(sums + c * stride + r, stride, k > 0, w, packed + depth * r + k / step * width(rows, r),
                            count, smaller(panel, rows - r), some, r == 0);
           k += some;
@@ -127,6 +134,17 @@ class LinearByRows {
       else
         gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, StoreTo<Isa>{sums, stride}, ahead);
     }
+  }
+
+  // The same with the first panel and rows [column, column + columns) of W, which are decoded meanwhile.
+  OperandRows<X> decode_and_multiply(float* sums, int64_t stride, bool accumulate, int64_t column,
+                                     const Element* packed, int64_t columns, int64_t rows, int64_t k_first,
+                                     int64_t k) const {
+    const int64_t first = smaller(panel, rows);
+    const bool kept = rows > panel;
+    if (accumulate)
+      return p.template multiply_codes<Isa>(column, columns, k_first, k, packed, first, kept, AddTo<Isa>{sums, stride});
+    return p.template multiply_codes<Isa>(column, columns, k_first, k, packed, first, kept, StoreTo<Isa>{sums, stride});
   }
 
   // The sums are yᵀ: squares of them are transposed in registers.
