@@ -15,7 +15,7 @@ import torch
 
 from ..guards.vocabulary import Guard, at_least, at_most, device_is, divisible, dtype_in, equal, holds
 from .evidence import measured
-from .isa import active_isa, detected_isa
+from .isa import active_isa, detected_isa, multiplies_float16
 
 Arguments = Mapping[str, Any]
 BF16_LEVELS = ("amx_bf16", "avx512_bf16")  # with instructions for products of bf16
@@ -78,11 +78,15 @@ def _uncapped(level: str) -> Guard:
 def _linear(a: Arguments, level: str) -> Iterable[Guard]:
     x, weight = a["x"], a["weight"]
     yield device_is(x, "cpu", "x")
-    yield dtype_in(x, [BF16, FP32], "x")
+    yield dtype_in(x, [BF16, FP16, FP32], "x")
     if level not in BF16_LEVELS or level != detected_isa():
         yield _uncapped(level)
     if level not in BF16_LEVELS:
-        yield measured(dtype_in(x, [BF16], "x"), f"the framework's float32 GEMM is as fast at level {level}")
+        half = dtype_in(x, [BF16] if level == "portable" else [BF16, FP16], "x")
+        yield measured(half, f"the framework's GEMM of other types is as fast at level {level}")
+        if x.dtype == FP16:
+            rows = at_least(_rows(x), 16, "rows")
+            yield measured(rows, f"the framework's dot products of float16 are faster at level {level}")
     elif x.dtype == BF16 and not _at_most(weight.shape[1:], 2560):  # an epilogue does not change that
         rows = _rows(x)
         many = isinstance(rows, int) and rows >= 1024 and _at_most(weight.shape[1:], 4096)
@@ -90,10 +94,22 @@ def _linear(a: Arguments, level: str) -> Iterable[Guard]:
         filled = level == "avx512_bf16" and isinstance(rows, int) and rows <= 256 and -rows % 16 <= rows // 8
         if not many and not filled:
             yield measured(at_most(rows, 32, "rows"), "with deep weights the framework's GEMM is as fast")
+    if x.dtype == FP16:
+        yield from _linear_in_float16(a, level)
     if x.dtype == FP32:  # BLAS sums the few outputs of a narrow layer in another way
         width = weight.shape[0]
         wide = holds(isinstance(width, int), "output width is fixed", f"output width {width}")
         yield at_least(width, 16, "output width") if isinstance(width, int) else wide
+
+
+def _linear_in_float16(a: Arguments, level: str) -> Iterable[Guard]:
+    follows = a["activation"] or a["multiply"] is not None or a["residual"] is not None
+    plain = "between steps, values beyond 65504 are infinite; the kernel's are not"
+    yield holds(not follows, "a float16 layer without an epilogue", plain)
+    slow = holds(
+        not multiplies_float16(), "no instructions for float16", "a machine with instructions for float16"
+    )
+    yield measured(slow, "the framework's float16 GEMM uses them")
 
 
 def _at_most(sizes: Iterable[Any], bound: int) -> bool:
@@ -104,7 +120,7 @@ def _dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight."""
     yield from _linear(a, level)
     yield from _row_by_row(a, level)
-    if level == "avx512_bf16":  # takes_dots of native/cpu/ops/linear_driver.inl.h
+    if level == "avx512_bf16" and a["x"].dtype != FP16:  # takes_dots of native/cpu/ops/linear_driver.inl.h
         rows = _rows(a["x"])
         few = at_most((rows % 16 or rows) if isinstance(rows, int) else rows, 10, "rows beyond whole vectors")
         yield measured(few, "products by rows of the weight are faster")
@@ -130,6 +146,8 @@ def _row_by_row(a: Arguments, level: str) -> Iterable[Guard]:
     yield equal(a["weight"].stride(1), 1, "the weight is row-major")
     if level == "amx_bf16" and a["x"].dtype == BF16:
         most = 4  # sixteen rows cost on tiles what one does
+    if a["weight"].dtype == FP16:
+        most = min(most, 12)  # each pass over the weight decodes it anew
     yield at_most(_rows(a["x"]), most, "rows")
 
 

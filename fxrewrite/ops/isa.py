@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+import torch
+
 from .library import call_native, load_native
 
 
@@ -17,6 +19,14 @@ def active_isa() -> str:
 def detected_isa() -> str:
     """The best instruction set that this machine has, whatever FXREWRITE_ISA allows."""
     return str(call_native("_detected_isa")) if load_native() is None else "none"
+
+
+@functools.cache
+def multiplies_float16() -> bool:
+    """Does this machine have the instructions that the framework's float16 GEMM stands on?"""
+    read = getattr(torch.cpu, "get_capabilities", None)  # not in every version
+    found = {} if read is None else read()
+    return any(found.get(name, False) for name in ("avx512_fp16", "amx_fp16", "avx_ne_convert"))
 
 
 @functools.cache

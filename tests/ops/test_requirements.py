@@ -8,7 +8,7 @@ import torch
 from fxrewrite.guards import Verdict
 from fxrewrite.ops import implementations
 
-BF16, FP32 = torch.bfloat16, torch.float32
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def verdict(rows: int, n: int, k: int, dtype=BF16, **epilogue) -> Verdict:
@@ -19,6 +19,17 @@ def verdict(rows: int, n: int, k: int, dtype=BF16, **epilogue) -> Verdict:
     judged = [g.judge() for g in implementations._linear({**arguments, **epilogue}, "avx512_bf16")]
     by_size = [j for j in judged if not j.guard.startswith("x on")]
     return next((j.verdict for j in by_size if j.verdict is not Verdict.PROVED), Verdict.PROVED)
+
+
+@pytest.fixture(autouse=True)
+def no_instructions_for_float16(monkeypatch):
+    monkeypatch.setattr(implementations, "multiplies_float16", lambda: False)
+
+
+def test_float16_where_the_framework_multiplies_it(monkeypatch):
+    monkeypatch.setattr(implementations, "multiplies_float16", lambda: True)
+    assert verdict(128, 64, 64, FP16) is not Verdict.PROVED
+    assert verdict(128, 64, 64, BF16) is Verdict.PROVED
 
 
 @pytest.mark.parametrize(
@@ -42,6 +53,10 @@ def verdict(rows: int, n: int, k: int, dtype=BF16, **epilogue) -> Verdict:
         ((128, 15, 64), {"dtype": FP32}, False),
         ((128, 16, 64), {"dtype": FP32}, True),
         ((128, 16, 64), {"dtype": torch.float64}, False),
+        ((1024, 4096, 4096), {"dtype": FP16}, True),
+        ((128, 64, 64), {"dtype": FP16, "activation": "gelu"}, False),
+        ((128, 64, 64), {"dtype": FP16, "multiply": torch.empty(64)}, False),
+        ((128, 64, 64), {"dtype": FP16, "residual": torch.empty(64)}, False),
     ],
 )
 def test_sizes_that_pay(sizes, epilogue, taken):

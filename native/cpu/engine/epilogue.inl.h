@@ -28,6 +28,10 @@ struct Epilogue {
   int64_t scale_stride;  // 0 or 1
   Activation activation;
   RowOperand<T> multiply, residual;
+
+  FX_MEMBER bool at_most_bias() const {
+    return scale == nullptr && activation == Activation::none && multiply.data == nullptr && residual.data == nullptr;
+  }
 };
 
 // One row of an Epilogue.
@@ -58,9 +62,17 @@ template <class Isa, class T>
 [[gnu::noinline]] static void finish_rows(const Epilogue<T>& e, const float* sums, int64_t stride, int64_t row,
                                           int64_t rows, int64_t column, int64_t columns) {
   constexpr int lanes = Isa::lanes;
+  const bool add_bias = e.bias != nullptr, at_most_bias = e.at_most_bias();
   for (int64_t r = 0; r < rows; ++r, sums += stride) {
     const EpilogueRow<Isa, T> to(e, row + r);
     int64_t c = 0;
+    if (at_most_bias) {  // the most frequent: without a question for each vector
+      for (; c + 2 * lanes <= columns; c += 2 * lanes) {
+        typename Isa::F32 first = Isa::load(sums + c), second = Isa::load(sums + c + lanes);
+        if (add_bias) first += Isa::load(e.bias + column + c), second += Isa::load(e.bias + column + c + lanes);
+        Isa::store_two(to.y + column + c, first, second);
+      }
+    }
     for (; c + lanes <= columns; c += lanes) to.store(e, column + c, Isa::load(sums + c), lanes);
     if (c < columns)
       to.store(e, column + c, Isa::load(sums + c, static_cast<int>(columns - c)), static_cast<int>(columns - c));

@@ -300,6 +300,18 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
   static FX_MEMBER __m512 broadcast_last(const float* a) { return broadcast(a); }
   static FX_MEMBER __m512bh broadcast_last(const bf16* a) { return (__m512bh)_mm512_set1_epi32(a->bits); }
 
+  // Sixteen bytes, four times; elements from `count` on are zero.
+  static FX_MEMBER __m512 repeat_quarter(const float* a) { return _mm512_broadcast_f32x4(_mm_loadu_ps(a)); }
+  static FX_MEMBER __m512 repeat_quarter(const float* a, int count) {
+    return _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(static_cast<__mmask8>(_bzhi_u32(0xf, count)), a));
+  }
+  static FX_MEMBER __m512bh repeat_quarter(const bf16* a) {
+    return (__m512bh)_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)));
+  }
+  static FX_MEMBER __m512bh repeat_quarter(const bf16* a, int count) {
+    return (__m512bh)_mm512_broadcast_i32x4(_mm_maskz_loadu_epi16(static_cast<__mmask8>(_bzhi_u32(0xff, count)), a));
+  }
+
   static FX_MEMBER F32 panel_of_columns(const float* row, const float*, int count) { return load(row, count); }
   static FX_MEMBER F32 panel_of_columns(const f16* row, const f16*, int count) { return load(row, count); }
   static FX_MEMBER F32 panel_of_columns(const positive<float>* row, const positive<float>*, int count) {

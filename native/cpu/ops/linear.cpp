@@ -35,8 +35,8 @@ const Activation* activation_of(std::string_view name) {
 }
 
 bool supported(const TensorView& x, const TensorView& weight, const std::optional<TensorView>& bias) {
-  return (x.dtype == Dtype::bfloat16 || x.dtype == Dtype::float32) && weight.dtype == x.dtype && x.dim >= 1 &&
-         weight.dim == 2 && x.size(-1) == weight.size(1) &&
+  return (x.dtype == Dtype::bfloat16 || x.dtype == Dtype::float16 || x.dtype == Dtype::float32) &&
+         weight.dtype == x.dtype && x.dim >= 1 && weight.dim == 2 && x.size(-1) == weight.size(1) &&
          (!bias || (bias->dtype == x.dtype && bias->dim == 1 && bias->size(0) == weight.size(0)));
 }
 

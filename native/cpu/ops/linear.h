@@ -17,7 +17,7 @@ struct RowOperandArgs {
 };
 
 // out[m, n] = activation(Σ_k x[m, k] · weight[n, k] + bias[n]) · multiply[m, n] + residual[m, n]; all are of one
-// dtype, bfloat16 or float32. Rows of x are contiguous in k, rows of out dense. Weight strides are in
+// dtype, bfloat16, float16 or float32. Rows of x are contiguous in k, rows of out dense. Weight strides are in
 // elements, any value. `bf16_operands`: float32 x and weight may be rounded to bfloat16 where products of it are
 // faster; the sums stay fp32, and the epilogue float32.
 struct LinearArgs {

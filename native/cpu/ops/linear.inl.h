@@ -57,7 +57,14 @@ static const char* linear_kernel(const LinearArgs& args, const Parallel& pool) {
   if constexpr (Isa::template k_step<bf16> == 2) {
     if (rounds_operands<Isa>(args)) return linear_of_rounded<Isa>(args, pool);
   }
-  return args.dtype == Dtype::bfloat16 ? linear_of<Isa, bf16>(args, pool) : linear_of<Isa, float>(args, pool);
+  switch (args.dtype) {
+    case Dtype::bfloat16:
+      return linear_of<Isa, bf16>(args, pool);
+    case Dtype::float16:
+      return linear_of<Isa, f16>(args, pool);
+    default:
+      return linear_of<Isa, float>(args, pool);
+  }
 }
 
 }  // namespace fx

@@ -97,12 +97,19 @@ static void linear_block(const Problem& p, int64_t row, int64_t rows, int64_t co
 template <class Isa, class Rows, class X>
 constexpr bool takes_rows = __is_same(Rows, const X*) && !gemm::widens_rows<Isa, X>;
 
+// Is it cheaper to turn x and y over than W? In y's place the sums are turned, which are of twice the size, or are
+// read and written once more. Many rows are worth packing W for in any case.
+template <class Isa, class Problem>
+FX_INLINE bool turns_x(const Problem& p) {
+  if constexpr (Isa::template tiles<typename Problem::Operand>) return true;
+  return p.m <= 512 && (p.m <= column_unit || p.m * (p.k + 2 * p.n) <= p.n * p.k);
+}
+
 template <class Isa, class Problem>
 static void linear_by_panels(const Problem& p, const Parallel& pool) {
   using X = typename Problem::Operand;
   if constexpr (Isa::template tiles<X> || takes_rows<Isa, decltype(p.weight), X>) {
-    constexpr int64_t most_rows = Isa::template tiles<X> ? INT64_MAX : 512;  // more are worth packing W for
-    if (p.m <= most_rows && (p.weight_stride_k == 1 || p.k <= 1)) return LinearByRows<Isa, Problem>(p).run(pool);
+    if (turns_x<Isa>(p) && (p.weight_stride_k == 1 || p.k <= 1)) return LinearByRows<Isa, Problem>(p).run(pool);
   }
   constexpr int64_t rows_at_once = 2048, fewest_rows = 96;
   const PanelBlocking blocking = panel_blocking<Isa, X>(p.k);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../engine/gemm.inl.h"
+#include "../engine/interleaved.inl.h"
 #include "linear_problem.inl.h"
 
 namespace fx {
@@ -11,12 +12,12 @@ namespace fx {
 // The most k that is summed in one chain. For float inputs few, as in BLAS libraries: the rounding error of
 // a sum grows with its length, and nothing coarser hides it.
 template <class X>
-constexpr int64_t longest_chain = sizeof(X) == sizeof(float) ? 192 : INT64_MAX / 2;
+constexpr int64_t longest_chain = sizeof(X) == sizeof(float) ? 192 : INT64_MAX / 8;
 
 template <class Isa, class Problem>
 class LinearByRows {
  public:
-  explicit LinearByRows(const Problem& problem) : p(problem), depth(panel_depth<Isa, X>(problem.k)) {}
+  explicit LinearByRows(const Problem& problem) : p(problem), depth(interleaved_depth<Isa, X>(problem.k)) {}
 
   void run(const Parallel& pool) const {
     const int64_t fitting = packed_bytes / (larger(depth, 1) * static_cast<int64_t>(sizeof(Element)));
@@ -45,8 +46,7 @@ class LinearByRows {
     const int64_t panels = divide_up(rows, panel), grain = 1 + (16 << 10) / (panel * (p.k + 1));
     parallel_for(pool, panels, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin * panel; r < smaller(end * panel, rows); r += panel)
-        pack_panel<Isa>(packed + depth * r, width(rows, r), p.x + (row + r) * p.x_stride, p.x_stride, 1, p.k,
-                        smaller(panel, rows - r));
+        pack(packed + depth * r, row + r, smaller(panel, rows - r));
     });
 
     // Threads share units of rows of W; rows of x only where those are fewer than threads.
@@ -67,6 +67,21 @@ class LinearByRows {
     });
   }
 
+  // Sixteen rows or fewer are a panel of their own kind; the last of more where chains are long, since their ends
+  // cost it more.
+  bool interleaved(int64_t rows) const {
+    if constexpr (on_tiles || !interleaves<Isa, X>) return false;
+    return rows <= interleaved_columns && (p.m <= interleaved_columns || sizeof(X) < sizeof(float));
+  }
+
+  void pack(Element* packed, int64_t row, int64_t rows) const {
+    const auto* from = p.x + row * p.x_stride;
+    if constexpr (!on_tiles && interleaves<Isa, X>) {
+      if (interleaved(rows)) return pack_interleaved<Isa, X>(packed, from, p.x_stride, p.k, rows);
+    }
+    pack_panel<Isa>(packed, round_up(rows, column_unit), from, p.x_stride, 1, p.k, rows);
+  }
+
   static int64_t width(int64_t rows, int64_t r) { return smaller(panel, round_up(rows - r, column_unit)); }
 
   // How the product with some rows of x is cut: the sums of `columns` rows of W wait in memory for the next `depth`
@@ -82,7 +97,10 @@ class LinearByRows {
     const int64_t fitting = (512 << 10) / (round_up(rows, column_unit) * static_cast<int64_t>(sizeof(Element)) / step);
     const int64_t most = larger(fitting / line, 4) * line;
     const int64_t deep = round_up(divide_up(whole, divide_up(whole, most)), line);
-    return {whole <= deep ? unit : 5 * unit, deep, rows <= 3 * column_unit ? 8 : 24, smaller(deep, longest_chain<X>)};
+    const int64_t columns = whole <= deep ? unit : 5 * unit;
+    // An interleaved panel sums in four chains at once.
+    if (interleaved(rows)) return {columns, deep, 6, smaller(deep, 4 * longest_chain<X>)};
+    return {columns, deep, rows <= 3 * column_unit ? 8 : 24, smaller(deep, longest_chain<X>)};
   }
 
   // Columns [n, n + columns) of rows [row, row + rows) of y; `packed` are the panels of these rows.
@@ -121,8 +139,8 @@ class LinearByRows {
   }
 
   // sums[columns][rows] (+)= W · panel
-  static void multiply_panel(float* sums, int64_t stride, bool accumulate, const OperandRows<X>& w,
-                             const Element* packed, int64_t columns, int64_t rows, int64_t k, bool first) {
+  void multiply_panel(float* sums, int64_t stride, bool accumulate, const OperandRows<X>& w, const Element* packed,
+                      int64_t columns, int64_t rows, int64_t k, bool first) const {
     if constexpr (on_tiles) {
       for (int64_t c = 0; c < columns; c += unit)
         Isa::multiply_block(sums + c * stride, stride, accumulate, w.values + c * w.stride, w.stride, packed,
@@ -130,10 +148,19 @@ class LinearByRows {
     } else {
       const int64_t ahead = first ? w.ahead : 0;
       if (accumulate)
-        gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, AddTo<Isa>{sums, stride}, ahead);
+        multiply_panel(AddTo<Isa>{sums, stride}, w, packed, columns, rows, k, ahead);
       else
-        gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, StoreTo<Isa>{sums, stride}, ahead);
+        multiply_panel(StoreTo<Isa>{sums, stride}, w, packed, columns, rows, k, ahead);
     }
+  }
+  template <class Sink>
+  void multiply_panel(const Sink& sink, const OperandRows<X>& w, const Element* packed, int64_t columns, int64_t rows,
+                      int64_t k, int64_t ahead) const {
+    if constexpr (interleaves<Isa, X>) {
+      if (interleaved(rows))
+        return multiply_interleaved<Isa>(w.values, w.stride, packed, columns, rows, k, sink, ahead);
+    }
+    gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, sink, ahead);
   }
 
   // The same with the first panel and rows [column, column + columns) of W, which are decoded meanwhile.
@@ -153,12 +180,28 @@ class LinearByRows {
     using Y = typename Problem::Output;
     const Epilogue<Y> epilogue = p.epilogue();
     const FinishTo<Isa, Y> to{epilogue, n};
+    const bool at_most_bias = epilogue.at_most_bias();
     typename Isa::F32 square[lanes];
     for (int64_t r = 0; r < rows; r += lanes)
       for (int64_t c = 0; c < columns; c += lanes) {
         const int count = static_cast<int>(smaller(lanes, columns - c)),
                   wanted = static_cast<int>(smaller(lanes, rows - r));
-        for (int i = 0; i < lanes; ++i) square[i] = i < count ? Isa::load(sums + (c + i) * stride + r) : Isa::zero();
+        const float* from = sums + c * stride + r;
+        if (count == lanes && wanted == lanes && at_most_bias) {  // the most frequent, without questions for each row
+          FX_UNROLL
+          for (int i = 0; i < lanes; ++i) square[i] = Isa::load(from + i * stride);
+          Isa::transpose(square);
+          Y* y = epilogue.y + (row + r) * epilogue.stride + n + c;
+          if (epilogue.bias != nullptr) {
+            const typename Isa::F32 bias = Isa::load(epilogue.bias + n + c);
+            FX_UNROLL
+            for (int i = 0; i < lanes; ++i) square[i] += bias;
+          }
+          FX_UNROLL
+          for (int i = 0; i < lanes; ++i) Isa::store(y + i * epilogue.stride, square[i]);
+          continue;
+        }
+        for (int i = 0; i < lanes; ++i) square[i] = i < count ? Isa::load(from + i * stride) : Isa::zero();
         Isa::transpose(square);
         for (int i = 0; i < wanted; ++i) to(row + r + i, c, square[i], count);
       }
