@@ -67,11 +67,12 @@ class LinearByRows {
     });
   }
 
-  // Sixteen rows or fewer are a panel of their own kind; the last of more where chains are long, since their ends
-  // cost it more.
+  // Nine to sixteen rows are a panel of their own kind; as the last of more only where chains are long, since their
+  // ends cost it more.
   bool interleaved(int64_t rows) const {
     if constexpr (on_tiles || !interleaves<Isa, X>) return false;
-    return rows <= interleaved_columns && (p.m <= interleaved_columns || sizeof(X) < sizeof(float));
+    const bool half = 2 * rows <= interleaved_columns;  // has a tile of its own: see tile.inl.h
+    return !half && rows <= interleaved_columns && (p.m <= interleaved_columns || sizeof(X) < sizeof(float));
   }
 
   void pack(Element* packed, int64_t row, int64_t rows) const {
