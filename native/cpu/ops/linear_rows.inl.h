@@ -70,7 +70,7 @@ class LinearByRows {
   // Nine to sixteen rows are a panel of their own kind; as the last of more only where chains are long, since their
   // ends cost it more.
   bool interleaved(int64_t rows) const {
-    if constexpr (on_tiles || !interleaves<Isa, X>) return false;
+    if constexpr (on_tiles || decodes_beside || !interleaves<Isa, X>) return false;
     const bool half = 2 * rows <= interleaved_columns;  // has a tile of its own: see tile.inl.h
     return !half && rows <= interleaved_columns && (p.m <= interleaved_columns || sizeof(X) < sizeof(float));
   }
