@@ -11,12 +11,12 @@ from fxrewrite.ops import implementations
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
-def verdict(rows: int, n: int, k: int, dtype=BF16, **epilogue) -> Verdict:
+def verdict(rows: int, n: int, k: int, dtype=BF16, level="avx512_bf16", **epilogue) -> Verdict:
     """Of the panel form, for a layer of these sizes: the worst of its requirements."""
     with torch.device("meta"):
         x, weight = torch.empty(rows, k, dtype=dtype), torch.empty(n, k, dtype=dtype)
     arguments = {"x": x, "weight": weight, "bias": None, "activation": "", "multiply": None, "residual": None}
-    judged = [g.judge() for g in implementations._linear({**arguments, **epilogue}, "avx512_bf16")]
+    judged = [g.judge() for g in implementations._linear({**arguments, **epilogue}, level)]
     by_size = [j for j in judged if not j.guard.startswith("x on")]
     return next((j.verdict for j in by_size if j.verdict is not Verdict.PROVED), Verdict.PROVED)
 
@@ -61,3 +61,18 @@ def test_float16_where_the_framework_multiplies_it(monkeypatch):
 )
 def test_sizes_that_pay(sizes, epilogue, taken):
     assert (verdict(*sizes, **epilogue) is Verdict.PROVED) == taken
+
+
+@pytest.mark.parametrize(
+    ("level", "rows", "taken"),
+    [
+        ("avx512", 16, True),
+        ("avx512", 15, False),
+        ("avx2", 16, True),
+        ("avx2", 15, False),
+        ("portable", 64, False),
+    ],
+)
+def test_float16_at_lower_levels(level, rows, taken, monkeypatch):
+    monkeypatch.setattr(implementations, "detected_isa", lambda: level)
+    assert (verdict(rows, 64, 64, FP16, level) is Verdict.PROVED) == taken
