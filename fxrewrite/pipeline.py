@@ -9,7 +9,7 @@ from torch import nn
 
 from .errors import UsageError
 from .module import is_rewritten, restore_module, rewrite_module
-from .report import Report, joined
+from .report import JoinedReport, Report
 from .rewriting import Options
 
 
@@ -33,7 +33,7 @@ def rewrite_pipeline(pipeline: Pipeline, options: Options) -> Report:
             raise UsageError(f"{name} is rewritten already: call fxrewrite.restore(pipeline) first")
     for model in models.values():
         rewrite_module(model, (), None, options, inplace=True)
-    return joined({name: model.forward.report for name, model in models.items()})
+    return JoinedReport({name: model.forward.report for name, model in models.items()})
 
 
 def restore_pipeline(pipeline: Pipeline) -> Pipeline:

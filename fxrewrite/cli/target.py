@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 
 from ..errors import FxrewriteError, TargetError, require_torch
-from ..report import Report, joined
+from ..report import JoinedReport, Report
 from ..streams import progress, quiet_logs, stdout_to_stderr
 from ..target import DEBUG, Target, describe, load
 from ..target.inputs import FORM, parse_inputs
@@ -102,7 +102,7 @@ def analyse(targets: Sequence[Target], text: str, debug: bool) -> Report:
         for note in reversed(target.notes):
             report.notes.insert(0, note)
         reports[target.name] = report
-    return joined(reports) if len(reports) > 1 or "" not in reports else reports[""]
+    return JoinedReport(reports) if len(reports) > 1 or "" not in reports else reports[""]
 
 
 def _analyse(target: Target, text: str) -> Report:

@@ -193,6 +193,19 @@ def _fp8_dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight, a byte an element."""
     yield from _fp8_linear(a, level)
     yield from _row_by_row(a, level)
+    if level == "avx512_bf16" and a["x"].dtype == BF16 and _takes_rows_of_codes(a):
+        filled = holds(False, "rows that do not fill vectors of 16", f"rows = {_rows(a['x'])}")
+        yield measured(filled, "the weight is decoded beside the products")
+
+
+def _takes_rows_of_codes(a: Arguments) -> bool:
+    """takes_rows_of_codes of native/cpu/ops/fp8_linear.inl.h, where the sizes are fixed."""
+    rows, k, scale = _rows(a["x"]), a["weight"].shape[1], a["scale"]
+    if not isinstance(rows, int) or not isinstance(k, int):
+        return False
+    by_rows = scale is None or scale.dim() == 0 or _is_one(scale.shape[-1])
+    padding = -rows % 16
+    return by_rows and padding <= rows // 8 and 2 * k * (rows + padding) <= 3 << 20
 
 
 # ---------------------------------------------------------------------------------------------- sdpa

@@ -2,7 +2,7 @@
 
 from .findings import Capture
 from .reasons import Reason
-from .report import Report, joined
+from .report import JoinedReport, Report
 from .site import KINDS, Operation, Refusal, Site
 
-__all__ = ["KINDS", "Capture", "Operation", "Reason", "Refusal", "Report", "Site", "joined"]
+__all__ = ["KINDS", "Capture", "JoinedReport", "Operation", "Reason", "Refusal", "Report", "Site"]

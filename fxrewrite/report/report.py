@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ from .findings import Capture, Findings
 from .site import Site
 
 
-@dataclass
 class Report(Findings):
     """What the pass found in a model; printed, it is a table. What it holds, ``Findings`` has."""
 
@@ -92,11 +91,6 @@ def _gathered(report: Report, group: Any = None) -> RanksReport:
     for part, calls in parts:
         part.counter = partial(dict, calls)  # its own would count the calls of this process
     return RanksReport({f"rank.{rank}": part for rank, (part, _) in enumerate(parts)})
-
-
-def joined(parts: Mapping[str, Report]) -> Report:
-    """One report of those of several models, by name."""
-    return JoinedReport(parts)
 
 
 def _named(capture: Capture, name: str) -> Capture:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import fxrewrite.ops
 from fxrewrite.ops import fp8_linear as definition
 from fxrewrite.ops.counters import counters, reset_counters
+from fxrewrite.ops.isa import active_isa
+from fxrewrite.rewriting.choice import arguments_of, choose
 from tests.ops.layouts import column_counts, depths, lay_out, layouts, row_counts
 from tests.support.contract import check
 
@@ -272,3 +274,15 @@ def test_opcheck(m):
     blocks = (x, weight, torch.ones(5, 3), bias, [8, 8])
     torch.library.opcheck(fp8_linear.default, blocks, test_utils=tests)
     assert torch.equal(weight.view(torch.uint8), before)
+
+
+@pytest.mark.skipif(active_isa() != "avx512_bf16", reason="how many rows depends on the instruction set")
+@pytest.mark.parametrize("scale", ["none", "0-d", "channel", "column"])
+@pytest.mark.parametrize("m", [1, 2, 14, 15, 16, 17, 28, 29, 32, 33])
+def test_the_form_is_the_first_that_is_listed(m, scale):
+    x, weight, bias = example(m, 1280, 64)
+    factor = scale_of(scale, 64, 1280)
+    reset_counters()
+    fp8_linear(x, weight, factor, bias)
+    chosen = choose("fp8_linear", arguments_of(fp8_linear.default._schema, (x, weight, factor, bias), {}))
+    assert list(counters()["fp8_linear"]) == [chosen.implementation]

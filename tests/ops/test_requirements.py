@@ -7,6 +7,7 @@ import torch
 
 from fxrewrite.guards import Verdict
 from fxrewrite.ops import implementations
+from fxrewrite.ops.isa import multiplies_float16
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -76,3 +77,8 @@ def test_sizes_that_pay(sizes, epilogue, taken):
 def test_float16_at_lower_levels(level, rows, taken, monkeypatch):
     monkeypatch.setattr(implementations, "detected_isa", lambda: level)
     assert (verdict(rows, 64, 64, FP16, level) is Verdict.PROVED) == taken
+
+
+def test_float16_where_the_framework_does_not_tell(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert multiplies_float16.__wrapped__()

@@ -123,7 +123,7 @@ TWINS = {
     "softmax over other rows and columns": (
         lambda q, k, v: (q @ k.mT).view(2, 4, 7, 6).softmax(-1).view(2, 4, 6, 7) @ v,
         S,
-        "",
+        "expected softmax, found view",
     ),
     "split and not joined": (
         lambda q, k, v: (q @ k.mT).view(2, 4, 7, 6).softmax(-1) @ v[..., :6, :],
