@@ -1,9 +1,11 @@
-"""Layers of other libraries whose forward cannot be captured, written out as what they compute.
+"""Layers whose forward cannot be captured, written out as what they compute.
 
 A layer that decodes its weight for good before its first call, or by a kernel that this machine lacks, is
 no FP8 site to anybody. In a rewritten module it decodes what it stores at each call, in plain PyTorch: that
 is captured, and becomes an operator that reads the stored bytes. Libraries are known by name, and need not
 be installed.
+
+torch's own encoder computes on nested tensors outside of a capture only, and differs there where is padding.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ def write_out_layers(model: nn.Module) -> list[str]:
         notes.append(f"{len(blocks)} layers {type(blocks[0]).__name__}: activations are not quantised here")
     for module in model.modules():
         notes += _keep_compressed(module)
+        if type(module).forward is nn.TransformerEncoder.forward:
+            _set_forward(module, _zero_padded)
     return notes
 
 
@@ -77,6 +81,42 @@ def _forward_of(module: nn.Module) -> tuple[str, str]:
 def _is_fp8(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
     return isinstance(weight, torch.Tensor) and weight.dtype in FP8
+
+
+# ------------------------------------------------------------------------------------------------- torch
+
+
+def _zero_padded(
+    encoder: Any,
+    src: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    src_key_padding_mask: torch.Tensor | None = None,
+    is_causal: bool | None = None,
+) -> torch.Tensor:
+    """``nn.TransformerEncoder``: where it would nest tensors, what is padded leaves the layers as 0."""
+    padding = src_key_padding_mask
+    if mask is not None or padding is None or is_causal or not _nests(encoder, src):
+        result: torch.Tensor = type(encoder).forward(encoder, src, mask, padding, is_causal)
+        return result
+    x = src
+    for layer in encoder.layers:
+        x = layer(x, src_key_padding_mask=padding)
+    kept = padding.logical_not()  # of an added mask, too
+    to_the_left = (kept[:, 1:] <= kept[:, :-1]).all()  # it nests nothing else
+    x = x.masked_fill((~kept & to_the_left)[:, :, None], 0.0)
+    return x if encoder.norm is None else encoder.norm(x)
+
+
+def _nests(encoder: Any, src: torch.Tensor) -> bool:
+    """Would ``encoder`` take nested tensors for left-aligned ``src``, if it were not captured?"""
+    if not torch.compiler.is_compiling() or not torch.backends.mha.get_fastpath_enabled():
+        return False
+    if not getattr(encoder, "use_nested_tensor", False) or not getattr(encoder, "mask_check", True):
+        return False
+    first = encoder.layers[0]
+    if first.training or src.dim() != 3 or src.is_nested or torch.is_autocast_enabled():
+        return False
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in (src, *first.parameters())))
 
 
 # ------------------------------------------------------------------------------------------ transformers

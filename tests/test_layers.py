@@ -180,3 +180,69 @@ def test_a_fine_grained_layer_in_place_and_back():
     run(fast)
     fxrewrite.restore(fast)
     assert "forward" not in vars(model[0])
+
+
+# ------------------------------------------------------------------------------------------------- torch
+
+
+def encoder(**options):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, nn.LayerNorm(64, bias=False), **options).eval()
+
+
+LEFT = torch.arange(10) >= torch.tensor([[10], [7], [3]])
+INPUT = torch.randn(3, 10, 64, generator=torch.Generator().manual_seed(1))
+PADDING = {
+    "to the right": LEFT,
+    "to the right, added": torch.zeros(3, 10).masked_fill(LEFT, float("-inf")),
+    "to the left of one row": LEFT | (torch.arange(10) < torch.tensor([[2], [0], [0]])),
+    "nowhere": torch.zeros(3, 10, dtype=torch.bool),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+@pytest.mark.parametrize("padding", PADDING.values(), ids=list(PADDING))
+def test_padding_leaves_an_encoder_as_in_eager(padding):
+    plain = encoder()
+    with torch.no_grad():
+        expected = plain(INPUT, src_key_padding_mask=padding)
+        exact = encoder(enable_nested_tensor=False).double()(
+            INPUT.double(),
+            src_key_padding_mask=padding.double() if padding.is_floating_point() else padding,
+        )
+        fast = fxrewrite.rewrite(plain, (INPUT,), {"src_key_padding_mask": padding})
+        found = fast(INPUT, src_key_padding_mask=padding)
+    assert len(fast.report.matched) == len(fast.report.sites) == 10
+    dropped = padding.bool()
+    nested = not expected[dropped].any()
+    assert nested == bool((dropped == LEFT).all() or not dropped.any())
+    check(found[~dropped], expected[~dropped], exact[~dropped])
+    check(found[dropped], expected[dropped], expected[dropped].double() if nested else exact[dropped])
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+@pytest.mark.parametrize(
+    "case", ["not enabled", "no fast path", "a mask as well", "in training", "for a gradient"]
+)
+def test_padding_of_an_encoder_that_nests_nothing(case):
+    plain = encoder(enable_nested_tensor=case != "not enabled")
+    call = {"src_key_padding_mask": LEFT}
+    if case == "a mask as well":
+        call["mask"] = torch.zeros(10, 10, dtype=torch.bool)
+    plain.train(case == "in training")
+    torch.backends.mha.set_fastpath_enabled(case != "no fast path")
+    try:
+        with torch.set_grad_enabled(case == "for a gradient"):
+            expected = plain(INPUT, **call)
+            found = fxrewrite.rewrite(plain)(INPUT, **call)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    assert expected[LEFT].any()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_is_given_back():
+    plain = encoder()
+    fxrewrite.restore(fxrewrite.rewrite(plain, inplace=True))
+    assert "forward" not in vars(plain)
