@@ -64,6 +64,34 @@ WAN = {
     "freq_dim": 16,
     "ffn_dim": 32,
 }
+QWEN = {
+    "_class_name": "QwenImageTransformer2DModel",
+    "num_layers": 1,
+    "num_attention_heads": 2,
+    "attention_head_dim": 16,
+    "axes_dims_rope": [4, 6, 6],
+    "joint_attention_dim": 48,
+    "in_channels": 16,
+    "out_channels": 4,
+}
+Z_IMAGE = {
+    "_class_name": "ZImageTransformer2DModel",
+    "dim": 64,
+    "n_layers": 1,
+    "n_refiner_layers": 1,
+    "n_heads": 4,
+    "n_kv_heads": 4,
+    "axes_dims": [4, 6, 6],
+    "cap_feat_dim": 24,
+    "in_channels": 4,
+}
+VACE = {**WAN, "_class_name": "WanVACETransformer3DModel", "vace_layers": [0], "vace_in_channels": 7}
+TINY = {
+    "_class_name": "AutoencoderTiny",
+    "encoder_block_out_channels": [8, 8],
+    "decoder_block_out_channels": [8, 8],
+}
+TINY |= {"num_encoder_blocks": [1, 1], "num_decoder_blocks": [1, 1]}
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -115,6 +143,9 @@ def written(config: Any, path: str = "config.json") -> str:
 @pytest.mark.parametrize(
     ("config", "inputs", "kinds"),
     [
+        pytest.param(QWEN, "img_shapes=[[(1, 32, 32)]]", {"sdpa": 1}, marks=pytest.mark.slow),
+        pytest.param(Z_IMAGE, "x=[bfloat16[4, 1, 32, 32]]", {"sdpa": 3}, marks=pytest.mark.slow),
+        pytest.param(VACE, "=bfloat16[1, 7, 5, 32, 32]", {"sdpa": 4}, marks=pytest.mark.slow),
         (SANA, "hidden_states=bfloat16[1, 4, 8, 8]", {"sdpa": 1, "linear_attention": 1}),
         pytest.param(FLUX, "hidden_states=bfloat16[1, 1024, 12]", {"sdpa": 2}, marks=pytest.mark.slow),
         pytest.param(UNET, "time_ids: bfloat16[1, 6]", {"sdpa": 8}, marks=pytest.mark.slow),
@@ -131,6 +162,16 @@ def test_diffusers(config, inputs, kinds):
     assert inputs in report["notes"][0]
     for kind, count in kinds.items():
         assert sum(site["kind"] == kind for site in report["sites"]) == count
+
+
+def test_a_model_that_runs_in_float32_alone():
+    """Whose forward, in half precision, gives a convolution float32."""
+    pytest.importorskip("diffusers")
+    note = json.loads(sites(written(TINY), "--json").stdout)["notes"][0]
+    assert note == (
+        "AutoencoderTiny on the meta device in float32, called with sample=float32[1, 3, 32, 32], return_dict=False"
+    )
+    fails(sites(written(TINY), "--dtype", "bf16"), "Input type (float) and bias type (c10::BFloat16)")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +266,7 @@ def test_a_pipeline_has_each_component_by_name():
         ({"_class_name": "SanaTransformer2D"}, "did you mean 'SanaTransformer2DModel'?"),
         ({**SANA, "num_layers": "two"}, "diffusers.SanaTransformer2DModel cannot be built: TypeError"),
         ({"model_type": "absent"}, "transformers.AutoModel cannot be built: "),
-        ({"_class_name": "StableCascadeUNet"}, "nothing is known of timestep_ratio, clip_text_pooled"),
+        ({"_class_name": "UVit2DModel"}, "nothing is known of input_ids, pooled_text_emb, micro_conds"),
     ],
 )
 def test_a_bad_config(config, said):

@@ -1,7 +1,7 @@
 """TARGETs that are configurations: the ``config.json`` of a diffusers or transformers model.
 
 The class that it names is built on the meta device, without weights, and tried on inputs of the sizes
-that the configuration gives, also on the meta device: the first that it takes are the example inputs.
+that the configuration gives: the first that it takes are the example inputs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ..streams import quiet_logs
 from .inputs import dtype_named
 from .target import Target
 from .telling import DEBUG, describe
+from .trial import Refusal, first_taken
 
-DEFAULT_DTYPE = "bfloat16"
+DEFAULT_DTYPES = ("bfloat16", "float32")
+"""Where neither the user nor the configuration names one: the first in which the model runs."""
 INPUT_HINT = "give them with --input NAME=DTYPE[SIZE,...], once for each"
 
 
@@ -42,24 +44,34 @@ def load_config(
 
     config = read_json(path)
     library, kind = _class_of(config, path, library, kind)
-    chosen = dtype_named(dtype or _dtype_in(config) or DEFAULT_DTYPE, f"{path}: dtype")
+    named = dtype or _dtype_in(config)
+    dtypes = [dtype_named(name, f"{path}: dtype") for name in ([named] if named else DEFAULT_DTYPES)]
     module = _import(library, path)
     if kind not in dir(module):
         close = difflib.get_close_matches(kind, dir(module), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it may need a newer {library}"
         raise TargetError(f"{path}: {library} {module.__version__} has no class {kind!r}: {hint}")
 
-    def build(device: str) -> Any:
+    def build(device: str, dtype: Any) -> Any:
         try:
             with torch.device(device), quiet_logs():
-                return _BUILDERS[library](module, kind, config).to(chosen).eval()
+                return _BUILDERS[library](module, kind, config).to(dtype).eval()
         except Exception as error:
             raise TargetError(
                 f"{path}: {library}.{kind} cannot be built: {describe(error)}; {DEBUG}"
             ) from error
 
-    model = build("meta")
-    given = _inputs(model, library, chosen, inputs, path)
+    refused: TargetError | None = None
+    for chosen in dtypes:
+        model = build("meta", chosen)
+        try:
+            given = _inputs(model, library, chosen, inputs, path)
+            break
+        except TargetError as error:
+            refused = refused or error
+    else:
+        assert refused is not None
+        raise refused
     notes = [
         f"{kind} on the {device} device in {str(chosen).removeprefix('torch.')}, called with "
         + ", ".join(f"{name}={_short(value)}" for name, value in given.items())
@@ -69,7 +81,7 @@ def load_config(
         notes.append(
             f"the configuration's quantization ({method}) is not applied: its layers are scanned plain"
         )
-    return Target(model if device == "meta" else build(device), (), given, notes=tuple(notes))
+    return Target(model if device == "meta" else build(device, chosen), (), given, notes=tuple(notes))
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -137,14 +149,8 @@ _BUILDERS = {"diffusers": _of_diffusers, "transformers": _of_transformers}
 # -------------------------------------------------------------------------------------------- inputs
 
 
-# A model that asks for a value says nothing against the shapes that it was given.
-_NEEDS_VALUES = ("cannot be called on meta tensors", "out of meta tensor")
-
-
 def _inputs(model: Any, library: str, dtype: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The first candidates that the model runs on, with those ``given`` in their place."""
-    import torch
-
     signature = inspect.signature(model.forward)
     for name in given:
         if name not in signature.parameters:
@@ -156,33 +162,28 @@ def _inputs(model: Any, library: str, dtype: Any, given: Mapping[str, Any], path
         from .diffusers_inputs import candidates
     else:
         from .transformers_inputs import candidates
-    problem, plausible = "", None
+    complete, missing = [], ""
     for candidate in candidates(model, signature, dtype):
         chosen = {**candidate, **given}
-        missing = [
+        without = [
             p.name
             for p in signature.parameters.values()
             if p.default is p.empty
             and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
             and p.name not in chosen
         ]
-        if missing:
-            problem = problem or f"nothing is known of {', '.join(missing)}"
-            continue
-        try:
-            with torch.device("meta"), torch.no_grad():
-                model(**chosen)
-        except Exception as error:
-            problem = problem or describe(error)
-            if plausible is None and any(text in str(error) for text in _NEEDS_VALUES):
-                plausible = chosen
+        if without:
+            missing = missing or f"nothing is known of {', '.join(without)}"
         else:
-            return chosen
-    if plausible is not None:  # how far they lead, the analysis tells
-        return plausible
+            complete.append(chosen)
+    found = first_taken(model, complete, frozenset(given))
+    if not isinstance(found, Refusal):
+        return found
+    if found.plausible is not None:  # how far they lead, the analysis tells
+        return found.plausible
     raise TargetError(
         f"{path}: no inputs were found that {type(model).__name__}.forward{_names(signature)} takes "
-        f"({problem}); {INPUT_HINT}"
+        f"({found.problem or missing}); {INPUT_HINT}"
     )
 
 
@@ -196,8 +197,8 @@ def _short(value: Any) -> str:
 
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return (
-        repr(value)
-        if not isinstance(value, dict)
-        else "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"
-    )
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_short, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"
+    return repr(value)
