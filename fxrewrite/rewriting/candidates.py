@@ -16,6 +16,7 @@ from ..guards.verdict import Judgement, Verdict
 from ..guards.vocabulary import short
 from ..matching import Match, Rule, View
 from ..report import Operation, Reason, Site
+from ..report.words import short_location
 
 
 @dataclass(eq=False)
@@ -121,6 +122,18 @@ def where(node: fx.Node) -> tuple[str, str]:
         if not frame["file"].startswith(_NOT_THE_USERS):
             return f"{frame['file']}:{frame['line']}", frame["source"].strip()
     return "", ""
+
+
+def found_at(node: fx.Node) -> str:
+    """What stands where another operator was expected: "softmax_1 = aten.softmax.int(..., -2) at net.py:3: ..."
+
+    Operands are left out: equal layers would differ by their names.
+    """
+    location, source = where(node)
+    found = f"{node.name} ({node.op})"
+    if node.op == "call_function":
+        found = code(node, dict.fromkeys(node.all_input_nodes, "..."))
+    return found + (f" at {short_location(location)}: {source}" if location else "")
 
 
 def module_path(node: fx.Node) -> str:

@@ -11,7 +11,7 @@ from ..matching import Match, Matcher, Mismatch, Rule
 from ..matching.terms import operators_of, readings
 from ..matching.value import plain
 from ..report import Reason, Site
-from .candidates import new_site, where
+from .candidates import found_at, new_site
 
 # How far from the anchor its neighbours may be.
 REACH = 8
@@ -97,6 +97,4 @@ def _explain(matcher: Matcher, rules: Sequence[Rule], consumer: fx.Node, anchor:
                 deepest = found
     if deepest is None or deepest.found is None:
         return f"around {anchor.name}: not a known form"
-    location, source = where(deepest.found)
-    at = f" at {location}: {source}" if location else ""
-    return f"expected {deepest.wanted}, found {deepest.found.name} ({deepest.found.target}){at}"
+    return f"expected {deepest.wanted}, found {found_at(deepest.found)}"

@@ -13,7 +13,8 @@ from torch import fx
 
 from ..guards.verdict import Judgement
 from ..matching import Match, Mismatch, Rule
-from .candidates import refuted, where
+from ..report.words import short_location
+from .candidates import found_at, refuted, where
 
 
 class Trace:
@@ -40,7 +41,7 @@ class Trace:
     ) -> None:
         """Print the outcome: a match, the guard that it broke, or the deepest mismatch."""
         place, source = where(root)
-        at = f"{rule.name} at {root.name}" + (f" ({place}: {source})" if place else "")
+        at = f"{rule.name} at {root.name}" + (f" ({short_location(place)}: {source})" if place else "")
         if found is not None:
             broken = refuted(found[1])
             outcome = f"guard refuted: {broken.detail or broken.guard}" if broken else "matched"
@@ -48,11 +49,9 @@ class Trace:
         elif deepest is None or deepest.found is None:
             _say(f"{at}: no match")
         else:
-            target = getattr(deepest.found, "target", deepest.found)
-            place, source = where(deepest.found)
             _say(
-                f"{at}: {deepest.depth} operators in, expected {deepest.wanted}, found {deepest.found.name} "
-                f"({target})" + (f" at {place}: {source}" if place else "")
+                f"{at}: {deepest.depth} operators in, expected {deepest.wanted}, "
+                f"found {found_at(deepest.found)}"
             )
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fxrewrite
 from fxrewrite.report import Reason
+from fxrewrite.report.words import short_location
 from tests.support.graphs import rewritten, trace
 
 pytestmark = pytest.mark.usefixtures("any_kernel")
@@ -104,3 +106,20 @@ def test_rules_without_an_anchor_miss_nothing():
     from fxrewrite.patterns import Linear
 
     assert rewritten(MISSES["active dropout"][0], Q, K, V, rules=[Linear()]).sites == []
+
+
+def test_what_was_found_is_told_as_it_was_called():
+    site = rewritten(lambda q, k, v: (q @ k.mT).softmax(-2) @ v, Q, K, V).of("sdpa")
+    said = "expected softmax with {'dim': -1}, found softmax = aten.softmax.int(..., -2)"
+    assert site.detail.startswith(said)
+
+
+def test_places_are_told_as_in_the_table():
+    class Net(torch.nn.Module):
+        def forward(self, q):
+            return (q @ q.mT).softmax(-2) @ q
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        (site,) = fxrewrite.analyze(Net(), (Q,)).rejected
+    assert site.detail.endswith(f" at {short_location(site.location)}: return (q @ q.mT).softmax(-2) @ q")
