@@ -125,7 +125,7 @@ def where(node: fx.Node) -> tuple[str, str]:
 
 
 def found_at(node: fx.Node) -> str:
-    """What stands where another operator was expected: "softmax_1 = aten.softmax.int(..., -2) at net.py:3: ..."
+    """What stands where another operator was expected: "softmax_1 = aten.softmax.int(..., -2) at a.py:3: ..."
 
     Operands are left out: equal layers would differ by their names.
     """
