@@ -27,7 +27,8 @@ class Mask:
     ``fill`` is None for a bias, which is added ``factor`` times; otherwise it replaces the scores
     where the boolean mask is False (``inverted``: True). Where rows or columns were split for it (an
     image's into height and width), ``split`` is the whole shape that the scores had, and ``whole`` their
-    own last two sizes.
+    own last two sizes. A ``headwise`` mask has nothing of the first two of three leading dims, which are
+    merged into one then.
     """
 
     view: View
@@ -38,6 +39,7 @@ class Mask:
     inverted: bool = False
     split: tuple[Any, ...] | None = None
     whole: tuple[Any, ...] = ()
+    headwise: bool = False
 
     def in_frame(self, op: Any, frame: tuple[Any, ...]) -> Any:
         """The mask for scores whose leading dims are split or merged into ``frame``."""
@@ -45,6 +47,8 @@ class Mask:
             return self.joined(op, self.view, frame)
         if same_sizes(frame, self.frame):
             return self.view
+        if self.headwise:
+            return self.view.pick([None, 2, 3, 4])
         if self._is_headless:
             batch, *_ = dims = range(self.view.rank)
             return self.view.pick(dims[-2:] if self.view.rank < 5 else [batch, None, *dims[-2:]])
@@ -57,10 +61,16 @@ class Mask:
 
     def fits(self, frame: tuple[Any, ...]) -> bool:
         """Can it be brought into ``frame``, without expanding it unless it was applied to split scores?"""
-        if self.split is not None:
+        if self.split is not None or self.headwise:
             return True
         same = same_sizes(frame, self.frame) or same_sizes(self.view.shape[:-2], self.frame)
         return same or self._is_headless
+
+    @property
+    def may_be_headwise(self) -> bool:
+        """Is it the same for all of the first two of three leading dims?"""
+        lead = self.view.shape[:-2]
+        return self.split is None and len(lead) == 3 and is_one(lead[0]) and is_one(lead[1])
 
     @property
     def _is_headless(self) -> bool:
@@ -271,6 +281,10 @@ def _check(m: Match, found: Scores) -> None:
         return
     grouped = m.attrs["enable_gqa"]
     own = merged(m["q"].shape[:-2])
+    if len(frame) == 3 and not grouped and all(mask.may_be_headwise for mask in found.masks):
+        found.frame = frame = (frame[0] * frame[1], frame[2])
+        for mask in found.masks:
+            mask.headwise = True
     found.frame = frame = merged(frame)
     if len(frame) > 2:
         found.problem = f"the mask is applied to scores of rank {len(frame) + 2}"

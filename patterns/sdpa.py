@@ -94,7 +94,7 @@ class WrittenAttention(Rule):
             safe=lambda w: op.rescued(w),
         )
         attended = weights @ v
-        return op.any_of(attended, attended.mT, attended.transpose(-3, -2))
+        return op.any_of(attended, attended.mT, attended.transpose(-3, -2), op.contracted(attended))
 
     def refine(self, m: Match) -> Match:
         operands = {m[n].dtype for n in ("q", "k", "v")} | {m.root.meta["val"].dtype}

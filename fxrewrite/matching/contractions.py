@@ -82,19 +82,43 @@ def _shared_matrix(node: CallNode) -> View | None:
 
 @reads("matmul projection", aten.einsum.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
-    equation, operands = node.args[0].replace(" ", ""), node.args[1]
-    if len(operands) != 2 or "->" not in equation:
+    spelled = _einsum_of_two(node)
+    if spelled is None:
         return []
-    a, b = operands
-    inputs, out = equation.split("->")
-    left, right = inputs.split(",")
-    left, left_rest = _spelled_out(left, rank_of(a))
-    right, right_rest = _spelled_out(right, rank_of(b))
-    out = out.replace("...", max(left_rest, right_rest, key=len))
+    left, right, out = spelled
+    a, b = node.args[1]
     terms = _contraction(node, dims, (a, left), (b, right), out)
     if shown_plainly(node, dims):
         terms += _projections((plain(a), left), (plain(b), right), out)
     return terms
+
+
+def product_orders(node: CallNode) -> list[list[int]]:
+    """The orders of an einsum's dims in which it is [batch..., rows, columns] of a matrix product, where they
+    are not so already: rows from the first operand, then rows from the second."""
+    spelled = _einsum_of_two(node) if node.target is aten.einsum.default else None
+    if spelled is None:
+        return []
+    left, right, out = spelled
+    batch, rows, columns = (
+        [i for i, c in enumerate(out) if (c in left, c in right) == where]
+        for where in ((True, True), (True, False), (False, True))
+    )
+    orders = [[*batch, *rows, *columns], [*batch, *columns, *rows]]
+    alone = len(rows) == len(columns) == 1
+    return [order for order in orders if alone and order != list(range(len(out)))]
+
+
+def _einsum_of_two(node: CallNode) -> tuple[str, str, str] | None:
+    """The letters of both operands and of the result, ellipses spelled out."""
+    equation, operands = node.args[0].replace(" ", ""), node.args[1]
+    if len(operands) != 2 or "->" not in equation:
+        return None
+    inputs, out = equation.split("->")
+    left, right = inputs.split(",")
+    left, left_rest = _spelled_out(left, rank_of(operands[0]))
+    right, right_rest = _spelled_out(right, rank_of(operands[1]))
+    return left, right, out.replace("...", max(left_rest, right_rest, key=len))
 
 
 def _spelled_out(letters: str, rank: int) -> tuple[str, str]:

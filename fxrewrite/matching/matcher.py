@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from .aliasing import Aliasing
+from .contractions import product_orders
 from .masks import Masks
-from .pattern import AnyOf, Call, Hole, Pattern, Repeat, Transposed, Variable
+from .pattern import AnyOf, Call, Contracted, Hole, Pattern, Repeat, Transposed, Variable
 from .repeated import passed_between, unrepeated
 from .terms import Term, operators_of, readings
 from .transparent import float_cast, rearranged, unchanged
@@ -164,6 +165,11 @@ class Matcher:
         elif isinstance(pattern, Transposed) and isinstance(pattern.inner, Call):
             view = _transposed(plain(root), pattern)
             if view is not None:
+                match = Match(root, self.aliasing, self.masks, view)
+                yield from self._call_at(pattern.inner, view, match, None)
+        elif isinstance(pattern, Contracted):
+            for order in product_orders(root):
+                view = plain(root).pick(order)
                 match = Match(root, self.aliasing, self.masks, view)
                 yield from self._call_at(pattern.inner, view, match, None)
         elif isinstance(pattern, Call):
@@ -347,6 +353,6 @@ def root_operators(pattern: Pattern) -> set[str]:
     """The canonical operators that a site of this pattern can end in."""
     if isinstance(pattern, AnyOf):
         return set().union(*(root_operators(option) for option in pattern.options))
-    if isinstance(pattern, Transposed):
+    if isinstance(pattern, (Transposed, Contracted)):
         return root_operators(pattern.inner)
     return {pattern.op} if isinstance(pattern, Call) else set()

@@ -72,6 +72,13 @@ class Transposed(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
+class Contracted(Pattern):
+    """At the root: ``inner``, a product, as the einsum that arranges its dims in another order."""
+
+    inner: Call
+
+
+@dataclass(frozen=True, eq=False)
 class Call(Pattern):
     """A canonical operator (see ``terms``) applied to patterns, numbers or None."""
 
@@ -112,6 +119,10 @@ class Vocabulary:
         """``base``, or ``base`` with one of the steps applied."""
         applied = [step(base, *(Variable(n) for n in _parameters(step))) for step in steps.values()]
         return AnyOf((*applied, base))
+
+    def contracted(self, product: Pattern) -> Pattern:
+        """``product``, a matrix product that ends the pattern, as an einsum with its dims in any order."""
+        return Contracted(cast(Call, product))
 
     def repeat(self, base: Pattern, **steps: Callable[..., Pattern]) -> Pattern:
         """``base`` after any number of steps, in any order.

@@ -125,9 +125,15 @@ def functionalize_fresh_writes(gm: fx.GraphModule) -> None:
         if not aliasing.is_fresh(base):
             continue
         sharers = [n for n in gm.graph.nodes if n is not base and aliasing.storage(n) is base]
-        if any(n.target not in _FUNCTIONAL and n not in views for n in sharers):
-            continue
         position = aliasing.position
+        # what is a view of the result, and only read, is one of the new value then
+        if any(
+            n.target not in _FUNCTIONAL
+            and n not in views
+            and not (position[n] > position[node] and _is_read(n))
+            for n in sharers
+        ):
+            continue
         later = [
             (view, user)
             for view in views
@@ -149,6 +155,13 @@ def functionalize_fresh_writes(gm: fx.GraphModule) -> None:
             result.meta["val"] = node.meta["val"].view(base.meta["val"].shape)
         aliasing = Aliasing(gm.graph)
     gm.recompile()
+
+
+def _is_read(node: Any) -> bool:
+    """Is the result, by the operator's declaration, a view of its input, and never written to?"""
+    schemas = [getattr(n.target, "_schema", None) for n in (node, *node.users)]
+    is_view = schemas[0] is not None and any(r.alias_info is not None for r in schemas[0].returns)
+    return is_view and not any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def _whole_views(node: Any) -> list[Any]:
@@ -184,5 +197,16 @@ def _keeps_layout(node: Any, value: Any) -> bool:
         for a in node.args[1:]
         if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor)
     ]
-    dtype_kept = all(torch.result_type(source, other) == source.dtype for other in others)
-    return dtype_kept and source.is_contiguous()
+    if any(torch.result_type(source, other) != source.dtype for other in others):
+        return False
+    return source.is_contiguous() or _layout_of_result(node) == source.stride()
+
+
+def _layout_of_result(node: Any) -> tuple[int, ...] | None:
+    """The strides that the functional operator would give its result; None where a size is symbolic."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    sizes = [size for t in args if isinstance(t, torch.Tensor) for size in (*t.shape, *t.stride())]
+    if any(not isinstance(size, int) for size in sizes):
+        return None
+    with torch.no_grad():
+        return tuple(_FUNCTIONAL[node.target](*args, **kwargs).stride())

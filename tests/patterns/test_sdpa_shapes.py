@@ -99,6 +99,34 @@ SHAPES = {
         lambda q, k, v, m: (q @ k.mT + m).softmax(-1) @ v,
         (*qkv(batch=(2, 1, 3)), BIAS),
     ),
+    "rank 5, masked head by head": (
+        lambda q, k, v, m: (q @ k.mT + m[:, None]).masked_fill(m[0] > 1, -INF).softmax(-1) @ v,
+        (*qkv(batch=(2, 3, 4)), HEADWISE),
+    ),
+    "rank 5, masked block by block": (
+        lambda q, k, v, m: (q @ k.mT + m[None, :, None]).softmax(-1) @ v,
+        (*qkv(batch=(1, 2, 1)), t(2, 6, 7)),
+    ),
+    "einsum, tokens before the batch": (
+        lambda q, k, v: torch.einsum("bnij,jbnd->ibnd", torch.einsum("ibnd,jbnd->bnij", q, k).softmax(3), v),
+        tuple(x.permute(2, 0, 1, 3).contiguous() for x in (Q, K, V)),
+    ),
+    "einsum, softmax over its second dim": (
+        lambda q, k, v: torch.einsum("ijbn,jbnd->ibnd", torch.einsum("ibnd,jbnd->ijbn", q, k).softmax(1), v),
+        tuple(x.permute(2, 0, 1, 3).contiguous() for x in (Q, K, V)),
+    ),
+    "einsum, width before the batch": (
+        lambda q, k, v: torch.einsum("bnij,bnjd->dbin", (q @ k.mT).softmax(-1), v),
+        (Q, K, V),
+    ),
+    "einsum of blocks, biased in place": (
+        lambda q, k, v, m: torch.einsum(
+            "...hij,...jhd->...ihd",
+            torch.einsum("...ihd,...jhd->...hij", q, k).add_(m).float().softmax(-1).type_as(v),
+            v,
+        ),
+        (t(2, 3, 6, 4, 8, seed=1), t(2, 3, 7, 4, 8, seed=2), t(2, 3, 7, 4, 8, seed=3), HEADWISE[None]),
+    ),
 }
 
 

@@ -51,6 +51,11 @@ TWINS = {
         G,
         "a tensor scales scores of torch.float32, the query is torch.bfloat16",
     ),
+    "einsum over the queries": (
+        lambda q, k, v: torch.einsum("bnij,bnid->bjnd", (q @ k.mT).softmax(-1), v[:, :, :6]),
+        S,
+        "expected",
+    ),
     "probabilities changed": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 2) @ v, S, "found mul"),
     "probabilities returned": (
         lambda q, k, v: (lambda p: (p @ v, p))((q @ k.mT).softmax(-1)),

@@ -60,8 +60,20 @@ def tensors_of_the_same_kind(x, y):
     return s
 
 
+def strided(x, y):
+    s = (x @ y).t().clone()
+    s.mul_(2)
+    return s
+
+
+def read_as_a_view_after(x, y):
+    s = x @ y
+    s.mul_(2)
+    return s.t() + s.float(), s[0]
+
+
 DONE = [chain, read_before_and_after, result_of_the_write_is_used, both_names, returned_and_written,
-        by_itself, tensors_of_the_same_kind]  # fmt: skip
+        by_itself, tensors_of_the_same_kind, strided, read_as_a_view_after]  # fmt: skip
 
 
 def view_taken_before(x, y):
@@ -110,12 +122,6 @@ def another_operator_writes_too(x, y):
     return s
 
 
-def strided(x, y):
-    s = (x @ y).t().clone()
-    s.mul_(2)
-    return s
-
-
 def narrower_than_what_is_added(x, y):
     s = (x @ y).bfloat16()
     s.add_(y)
@@ -129,7 +135,7 @@ def numbers_of_one_element(x, y):
 
 
 LEFT = [view_taken_before, view_taken_after, view_written, an_input, part_of_an_input,
-        switched_off_dropout_is_no_copy, another_operator_writes_too, strided, narrower_than_what_is_added,
+        switched_off_dropout_is_no_copy, another_operator_writes_too, narrower_than_what_is_added,
         numbers_of_one_element]  # fmt: skip
 
 
