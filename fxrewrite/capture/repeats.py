@@ -25,8 +25,8 @@ _KINDS = 4  # of so many unlike blocks of a class are traces kept; one more, and
 def traced_once(model: nn.Module) -> Iterator[bool]:
     """While active, blocks of ``model`` that are repeated are regions; gives whether there are any.
 
-    Blocks are modules with modules inside, of the same class, in one list. They belong to a class of their
-    own then: use it on copies.
+    Blocks are modules with modules inside, of the same class and with weights of the same shapes, in one
+    list. They belong to a class of their own then: use it on copies.
     """
     regions: dict[type[nn.Module], type[nn.Module]] = {}
     marked: list[tuple[nn.Module, type[nn.Module]]] = []
@@ -50,12 +50,18 @@ def _can_copy() -> bool:
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:
     """The outermost repeated blocks inside of ``module``."""
-    counts = Counter(map(type, module.children())) if isinstance(module, nn.ModuleList) else Counter()
-    for child in module.children():
-        if counts[type(child)] >= _AT_LEAST and _is_plain(child):
+    kinds = list(map(_kind, module.children())) if isinstance(module, nn.ModuleList) else []
+    counts = Counter(kinds)
+    for index, child in enumerate(module.children()):
+        if kinds and counts[kinds[index]] >= _AT_LEAST and _is_plain(child):
             yield child
         else:
             yield from _repeated(child)
+
+
+def _kind(block: nn.Module) -> Any:
+    """What blocks that may have the same trace share."""
+    return type(block), tuple((name, weight.shape) for name, weight in block.named_parameters())
 
 
 def _is_plain(block: nn.Module) -> bool:

@@ -192,6 +192,20 @@ def test_classes_are_given_back():
         assert all(type(b) is block for b in model.blocks)
 
 
+def test_of_unlike_blocks_those_inside_are_regions():
+    class Scale(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(3))
+            self.head = nn.Linear(8, width)
+
+    scales = nn.ModuleList(map(Scale, (1, 2, 3)))
+    with repeats.traced_once(nn.Sequential(scales)) as repeated:
+        assert repeated
+        assert all(type(scale) is Scale for scale in scales)
+        assert all(type(block) is not Block for scale in scales for block in scale.blocks)
+
+
 def test_relabelled():
     traced, called = {"1": ("m", "M"), "2": ("m.b.0", "B")}, {"1": ("m", "M"), "9": ("m.b.10", "B")}
     node = {**traced, "3": ("m.b.0.c", "C")}
