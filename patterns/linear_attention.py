@@ -13,6 +13,7 @@ import torch
 
 from fxrewrite.guards import Guard, at_least, dtype_in, equal, holds, same_shape
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
+from fxrewrite.matching.same import same_value
 from fxrewrite.matching.terms import readings
 from fxrewrite.matching.transparent import float_cast, rearranged, unchanged
 from fxrewrite.matching.value import is_tensor, plain
@@ -165,7 +166,9 @@ class RotaryReluAttention(_LinearAttention):
 
     def applies(self, m: Match) -> bool:
         if m.has("cos"):
-            same = all(_same(m.bindings[name], m.bindings[f"{name}_k"], m) for name in ("cos", "sin"))
+            same = all(
+                same_value(m.bindings[name], m.bindings[f"{name}_k"], m.aliasing) for name in ("cos", "sin")
+            )
         else:
             same = _is_relu(m["norm_q"]) and _is_relu(m["norm_k"])
         return same and super().applies(m)
@@ -210,32 +213,6 @@ def _as_cast(node: Any, m: Match) -> Iterator[Any]:
     for user in node.users:
         if user in m.seen and is_tensor(user) and _inner(plain(user)) is not None:
             yield from _as_cast(user, m)
-
-
-def _same(a: Any, b: Any, m: Match) -> bool:
-    """Are both the same tensor, or the same part of one?"""
-    if not isinstance(a, View) or not isinstance(b, View):
-        return False
-    return a.dims == b.dims and _same_node(a.node, b.node, m)
-
-
-def _same_node(a: Any, b: Any, m: Match) -> bool:
-    if a is b:
-        return True
-    if (
-        a.op != "call_function"
-        or a.target is not b.target
-        or m.aliasing.is_mutated(a)
-        or m.aliasing.is_mutated(b)
-    ):
-        return False
-    takes = any(term.op in ("every_other", "slice", "cast") for term in readings(plain(a)))
-    if not (takes or _inner(plain(a)) is not None) or len(a.args) != len(b.args) or a.kwargs != b.kwargs:
-        return False
-    return all(
-        _same_node(x, y, m) if is_tensor(x) and is_tensor(y) else x == y
-        for x, y in zip(a.args, b.args, strict=True)
-    )
 
 
 def _is_relu(view: View) -> bool:

@@ -13,6 +13,7 @@ from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import APPLIED_TO, Match, View
 from fxrewrite.matching.elementwise import rounded
 from fxrewrite.matching.masks import ALL, Visible
+from fxrewrite.matching.same import same_value
 from fxrewrite.matching.value import is_one
 
 # A score added to a number below this is that number, in float32.
@@ -89,6 +90,8 @@ class Scores:
     """softmax(scale · factors · q·kᵀ, then each of ``masks`` in turn), the factors being tensors.
 
     Where ``capped`` is a number, it is the scale of the tanh's argument, and ``scale`` that of the tanh.
+    ``zeroed`` is the mask where the weights are 0 afterwards, in wholly masked rows too, and scores were not
+    -inf before but finite if ``zeroed_from_numbers``.
     """
 
     scale: float = 1.0
@@ -98,6 +101,8 @@ class Scores:
     visible: Visible = ALL
     capped: float | None = None
     frame: tuple[Any, ...] | None = None
+    zeroed: Mask | None = None
+    zeroed_from_numbers: bool = False
     problem: str = ""
 
     @property
@@ -120,6 +125,26 @@ class Scores:
     @property
     def _is_added(self) -> bool:
         return any(mask.fill is None for mask in self.masks)
+
+    @property
+    def is_safe(self) -> bool:
+        """Are the rows that ``zeroed`` masks wholly those whose every score is -inf?"""
+        return self.zeroed is not None and self.masks in ([], [self.zeroed])
+
+    def without_empty_rows(self, op: Any, out: Any, mask: Any) -> Any:
+        """The attended values ``out`` [B, H, L, Dv], 0 in the rows whose weights ``zeroed`` makes all 0.
+
+        ``mask`` is what was added to the scores.
+        """
+        if self.zeroed is None or self.is_safe:
+            return out
+        kept = self.zeroed.keeps(op, self.frame)
+        if self.zeroed_from_numbers:  # which a row of biases of -inf leaves the whole sum
+            some = op.aten.ne.Scalar(mask, -math.inf)
+            some = op.aten.logical_or(op.aten.any.dim(some, -1, True), op.aten.all.dim(kept, -1, True))
+        else:
+            some = op.aten.any.dim(kept, -1, True)
+        return op.aten.masked_fill.Scalar(out, op.aten.logical_not(some), 0.0)
 
     def mask(self, op: Any, query: torch.dtype) -> Any:
         """The op's ``attn_mask``, built in the graph where several steps make it up."""
@@ -185,6 +210,8 @@ def scores_of(m: Match) -> Scores:
             _apply_bias(found, bound["mask"], frame, dtype, sign=1 if step == "bias" else -1)
         elif step in ("fill", "keep", "drop"):
             _apply_fill(found, bound, frame, dtype, inverted=step != "keep")
+        elif step in ("zero", "zero_rest", "zero_first"):
+            _apply_zeros(found, m, bound, inverted=step != "zero_rest")
         if step in ("bias", "less", "fill", "keep", "drop") and isinstance(bound["mask"], View):
             if are_split and not same_sizes(shape[-2:], whole):
                 for mask in found.masks[masks:]:
@@ -253,12 +280,32 @@ def _apply_fill(
             found.problem = "masked scores become NaN"
 
 
+def _apply_zeros(found: Scores, m: Match, bound: dict[str, Any], *, inverted: bool) -> None:
+    """Zeros in the weights: where the last mask of the scores has left next to nothing anyway."""
+    mask = found.masks[-1] if found.masks else None
+    alike = mask is not None and mask.inverted == inverted and bound["zero"] == 0
+    if (
+        mask is None
+        or mask.fill is None
+        or not alike
+        or not same_value(mask.view, bound["again"], m.aliasing)
+    ):
+        found.problem = "weights are masked otherwise than scores"
+    elif mask.fill > lowest(mask.dtype) / 2:
+        found.problem = f"weights are masked, and a score could outweigh {mask.fill}"
+    else:
+        found.zeroed, found.zeroed_from_numbers = mask, math.isfinite(mask.fill)
+        mask.fill = -math.inf
+
+
 def _fold(m: Match, found: Scores) -> None:
     """Take out masks that let everything through, and read one that is alone as flags of the op."""
     seen = [_visible(m, mask) for mask in found.masks]
     rest = [(mask, visible) for mask, visible in zip(found.masks, seen, strict=True) if visible != ALL]
     if len(rest) == 1 and rest[0][1] is not None:
         found.visible, rest = rest[0][1], []
+    if found.zeroed is not None and all(mask is not found.zeroed for mask, _ in rest):
+        found.zeroed = found.zeroed if found.visible != ALL else None
     found.masks = [mask for mask, _ in rest]
 
 

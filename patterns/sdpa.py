@@ -92,6 +92,9 @@ class WrittenAttention(Rule):
             op.any_of(op.softmax(scores, dim=-1), sunk),
             regroup=lambda w: op.regroup(w),
             safe=lambda w: op.rescued(w),
+            zero=lambda w, again, zero: op.masked_fill(w, again, zero),
+            zero_rest=lambda w, again, zero: op.where(again, w, zero),
+            zero_first=lambda w, again, zero: op.where(again, zero, w),
         )
         attended = weights @ v
         return op.any_of(attended, attended.mT, attended.transpose(-3, -2), op.contracted(attended))
@@ -144,17 +147,19 @@ class WrittenAttention(Rule):
         lead = batch_and_heads(scores.frame or (merged(own) if grouped else own))
         q = op.reshaped(scores.scaled_query(op, m["q"]), (*lead, *m["q"].shape[-2:]))
         k, v = (m[n] if grouped else op.reshaped(m[n], (*lead, *m[n].shape[-2:])) for n in ("k", "v"))
+        mask = scores.mask(op, m["q"].dtype)
         out = op.fxrewrite.sdpa(
             q,
             k,
             v,
-            scores.mask(op, m["q"].dtype),
+            mask,
             enable_gqa=grouped,
-            safe_softmax=any(step == "safe" for step, _ in m.steps),
+            safe_softmax=scores.is_safe or any(step == "safe" for step, _ in m.steps),
             token_major=_is_token_major(m.value.val),
             sinks=_sink_of_each_head(m["sinks"]) if m.has("sinks") else None,
             **scores.flags,
         )
+        out = scores.without_empty_rows(op, out, mask)
         return op.as_root(op.reshaped(out, m.value.shape), m.value)
 
 
