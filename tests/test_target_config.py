@@ -121,6 +121,16 @@ CLIP = {
     "vision_config": {**SMALL, "image_size": 32, "patch_size": 8},
 }
 
+CLIP_OF_PICTURES = {
+    "model_type": "timesformer",
+    "architectures": ["TimesformerModel"],
+    **SMALL,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_frames": 2,
+}
+SOUND = {"model_type": "parakeet_encoder", "architectures": ["ParakeetEncoder"], **SMALL, "num_mel_bins": 16}
+
 
 @pytest.fixture(autouse=True)
 def _models(tmp_path: Path) -> Iterator[None]:
@@ -180,8 +190,13 @@ def test_a_model_that_runs_in_float32_alone():
         (LLAMA, "float16", "input_ids=int64[1, 128]", 2),
         pytest.param(T5, "bfloat16", "decoder_input_ids=int64[1, 128]", 3, marks=pytest.mark.slow),
         pytest.param(CLIP, "bfloat16", "pixel_values=bfloat16[1, 3, 32, 32]", 2, marks=pytest.mark.slow),
+        pytest.param(
+            *(CLIP_OF_PICTURES, "bfloat16", "pixel_values=bfloat16[1, 2, 3, 32, 32]", 2),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(*(SOUND, "bfloat16", "input_features=bfloat16[1, 3000, 16]", 1), marks=pytest.mark.slow),
     ],
-    ids=["llama", "t5", "clip"],
+    ids=["llama", "t5", "clip", "timesformer", "parakeet"],
 )
 def test_transformers(config, dtype, inputs, count):
     pytest.importorskip("transformers")

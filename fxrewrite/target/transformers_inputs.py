@@ -10,20 +10,32 @@ TOKENS = 128
 """Tokens of a prompt; models that take fewer get as many as they take."""
 SAMPLES, FRAMES = 16000, 3000
 """Samples of a second of sound, and frames of a log-mel spectrogram of half a minute."""
+PICTURES = 16
+"""Pictures of a clip, where the configuration does not say."""
 
 
 def candidates(model: Any, signature: inspect.Signature, dtype: Any) -> Iterator[dict[str, Any]]:
-    """Inputs to try, the likeliest first: the main input alone, then all that the signature names."""
-    known = _known(model.config, dtype)
+    """Inputs to try, the likeliest first: the main input alone, then all that the signature names; then both
+    in the other layout that inputs of the kind have.
+    """
+    names = signature.parameters
+    required = [name for name, parameter in names.items() if parameter.default is parameter.empty]
     fixed = {"use_cache": False, "return_dict": False}
-    if getattr(model.config, "is_encoder_decoder", False):
-        fixed["decoder_input_ids"] = known["input_ids"]
-    main = {model.main_input_name: known[model.main_input_name]} if model.main_input_name in known else {}
-    for chosen in (main, {name: value for name, value in known.items() if name != "inputs_embeds"}, known):
-        yield {name: value for name, value in {**chosen, **fixed}.items() if name in signature.parameters}
+    for known in _layouts(model.config, dtype):
+        if getattr(model.config, "is_encoder_decoder", False):
+            fixed["decoder_input_ids"] = known["input_ids"]
+        needed = {name: known[kind] for name in required for kind in known if name.endswith(f"_{kind}")}
+        main = {name: known[name] for name in (model.main_input_name, *required) if name in known}
+        for chosen in (
+            main,
+            {name: value for name, value in known.items() if name != "inputs_embeds"},
+            known,
+        ):
+            yield {name: value for name, value in {**needed, **chosen, **fixed}.items() if name in names}
 
 
-def _known(config: Any, dtype: Any) -> dict[str, Any]:
+def _layouts(config: Any, dtype: Any) -> Iterator[dict[str, Any]]:
+    """What is known of inputs by their names, or by how their names end."""
     import torch
 
     def tensor(*sizes: int, dtype: Any = dtype) -> Any:
@@ -32,14 +44,26 @@ def _known(config: Any, dtype: Any) -> dict[str, Any]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     vision = getattr(config, "vision_config", None) or config
     tokens = min(TOKENS, getattr(text, "max_position_embeddings", None) or TOKENS)
-    side = getattr(vision, "image_size", None) or 224
+    side = next((size for name in ("image_size", "crop_size") if (size := getattr(vision, name, None))), 224)
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    channels = next((n for name in ("num_channels", "in_chans") if (n := getattr(vision, name, None))), 3)
+    pictures = next(
+        (n for name in ("num_frames", "frames_per_clip") if (n := getattr(vision, name, None))), PICTURES
+    )
+    mel = next((n for name in ("num_mel_bins", "n_mels") if (n := getattr(config, name, None))), 80)
     found = {
         "input_ids": tensor(1, tokens, dtype=torch.int64),
-        "pixel_values": tensor(1, getattr(vision, "num_channels", 3), height, width),
+        "pixel_values": tensor(1, channels, height, width),
         "input_values": tensor(1, SAMPLES),
-        "input_features": tensor(1, getattr(config, "num_mel_bins", 80), FRAMES),
+        "input_features": tensor(1, mel, FRAMES),
+        "pixel_values_videos": tensor(1, pictures, channels, height, width),
     }
     if hidden := getattr(text, "hidden_size", None):
         found["inputs_embeds"] = tensor(1, tokens, hidden)
-    return found
+    yield found
+    yield {
+        **found,
+        "pixel_values": found["pixel_values_videos"],
+        "input_values": tensor(1, 1, SAMPLES),
+        "input_features": tensor(1, FRAMES, mel),
+    }
