@@ -76,8 +76,9 @@ def rewrite(
             raise UsageError("a pipeline's models get their inputs from it: give no example inputs")
         return rewrite_pipeline(cast(Pipeline, model), make_options(options))
     if isinstance(model, ExportedProgram):
-        if args or kwargs or inplace:
-            raise UsageError("an ExportedProgram has its own example inputs, and is never rewritten in place")
+        _no_examples(args, kwargs)
+        if inplace:
+            raise UsageError("an ExportedProgram is never rewritten in place: use what rewrite() returns")
         return rewrite_exported(model, make_options(options))
     return rewrite_module(cast(nn.Module, model), args, kwargs, make_options(options), inplace=inplace)
 
@@ -114,11 +115,17 @@ def analyze(
     from .rewriting import make_options
 
     if isinstance(model, ExportedProgram):
+        _no_examples(args, kwargs)
         # its tensors are fake already, and the program itself is not changed
         report: Report = rewrite_exported(model, make_options(options)).report  # type: ignore[attr-defined]
         report.predicted = True
         return report
     return analyze_module(model, args, kwargs, make_options(options))
+
+
+def _no_examples(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
+    if args or kwargs:
+        raise UsageError("an ExportedProgram has its own example inputs: give none")
 
 
 def compile_report(*, reset: bool = False) -> Report:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,7 +33,7 @@ def write_out_layers(model: nn.Module) -> list[str]:
         notes.append(f"{len(blocks)} layers {type(blocks[0]).__name__}: activations are not quantised here")
     for module in model.modules():
         notes += _keep_compressed(module)
-        if type(module).forward is nn.TransformerEncoder.forward:
+        if _class_forward(module) is nn.TransformerEncoder.forward:
             _set_forward(module, _zero_padded)
     return notes
 
@@ -74,8 +75,13 @@ def _set_forward(module: nn.Module, forward: Callable[..., Any], *args: Any) -> 
 
 def _forward_of(module: nn.Module) -> tuple[str, str]:
     """Module and name of the function that is the forward of the class."""
-    forward = type(module).forward
-    return forward.__module__, forward.__qualname__
+    forward = _class_forward(module)
+    return getattr(forward, "__module__", ""), getattr(forward, "__qualname__", "")
+
+
+def _class_forward(module: nn.Module) -> Any:
+    """The forward of the class, as it stands there: a ScriptModule's class cannot be asked for its own."""
+    return inspect.getattr_static(type(module), "forward", None)
 
 
 def _is_fp8(module: nn.Module) -> bool:

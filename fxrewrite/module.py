@@ -52,7 +52,7 @@ class RewrittenForward:
         return result
 
     def _note_breaks(self) -> None:
-        for reason in self._breaks.take():
+        for reason in self._breaks.take(captured=bool(self.report.captures)):
             self.report.note(reason)
 
     @property
@@ -98,11 +98,10 @@ def rewrite_module(
     inplace: bool,
 ) -> nn.Module:
     """See ``fxrewrite.rewrite``."""
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"expected an nn.Module or an ExportedProgram, got {type(model).__name__}")
+    _check_model(model)
     if is_rewritten(model):
         raise UsageError(f"{type(model).__name__} is rewritten already: call fxrewrite.restore(model) first")
-    _check_args(args)
+    _check_inputs(args, kwargs)
     report = _predict(model, args, kwargs, options) if args or kwargs else Report(predicted=True)
     target = model if inplace else _copy(model)
     notes = write_out_layers(target)
@@ -119,6 +118,7 @@ def rewrite_module(
 
 def restore_module(model: nn.Module) -> nn.Module:
     """See ``fxrewrite.restore``."""
+    _check_model(model)
     if not is_rewritten(model):
         raise UsageError(f"{type(model).__name__} is not rewritten: there is nothing to restore")
     untrace_casts(model)
@@ -139,7 +139,8 @@ def analyze_module(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: Options
 ) -> Report:
     """See ``fxrewrite.analyze``: the driver over fake tensors, nothing computed and nothing applied."""
-    _check_args(args)
+    _check_model(model)
+    _check_inputs(args, kwargs)
     report = Report(predicted=True)
     try:
         call = capture.fake_call(model, args, kwargs or {})
@@ -174,11 +175,34 @@ def _predict(
         return Report(notes=[f"no dry run, sites are found at the first call: {error}"], predicted=True)
 
 
-def _check_args(args: Any) -> None:
-    if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
+def _check_model(model: Any) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError("a ScriptModule has no code that can be captured: give the module it was made from")
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(getattr(model, "components", None), Mapping):
+        advice = "give one of its components, or call fxrewrite.rewrite on the whole, without inputs"
+    elif callable(model):
+        advice = "call it, if it makes a model, and give the result"
+    else:
+        advice = "give the model itself"
+    name = model.__name__ if isinstance(model, type) else f"an object of type {type(model).__name__}"
+    raise UsageError(f"model: expected an nn.Module or an ExportedProgram, got {name}; {advice}")
+
+
+def _check_inputs(args: Any, kwargs: Any) -> None:
+    if isinstance(args, (torch.Tensor, str, bytes)) or not isinstance(args, Sequence):
         raise UsageError(
-            f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}"
+            f"args: expected a tuple of the model's positional arguments, got {type(args).__name__}; "
+            "write (x,) for a single one"
         )
+    if kwargs is None:
+        return
+    if not isinstance(kwargs, Mapping):
+        raise UsageError(f"kwargs: expected a dict of keyword arguments, got {type(kwargs).__name__}")
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise UsageError(f"kwargs: expected names, as strings, got the key {name!r}")
 
 
 def _copy(model: nn.Module) -> nn.Module:

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -132,6 +133,18 @@ def test_a_file_that_cannot_be_written_after_all(monkeypatch):
     monkeypatch.setattr(sys.modules["fxrewrite.cli.sites"], "open", full, raising=False)
     fails(
         sites("models.py:build", "--html", "page.html"), "--html 'page.html' cannot be written: No space left"
+    )
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_file_that_may_not_be_written(monkeypatch, there):
+    if there:
+        Path("page.html").touch()
+    real = os.access  # a test may run as root, who may do everything
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
+    fails(
+        sites("models.py:build", "--html", "page.html"),
+        "--html 'page.html' cannot be written: Permission denied",
     )
 
 
@@ -399,3 +412,21 @@ def chunks(descriptor: int) -> Iterator[bytes]:
     with contextlib.suppress(OSError):
         while chunk := os.read(descriptor, 4096):
             yield chunk
+
+
+def test_a_reader_that_leaves_early():
+    command = " ".join(map(shlex.quote, script("rules")))
+    done = run_process(["bash", "-c", f"{command} | true"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fault_of_ours_has_its_traceback_and_an_exit_code_of_its_own(monkeypatch):
+    def faulty(*_, **__):
+        raise KeyError("group")
+
+    monkeypatch.setattr(sys.modules["fxrewrite.cli.sites"], "_text", faulty)
+    result = sites("models.py:build")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "Traceback (most recent call last)" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("fxrewrite: error: a fault of fxrewrite: KeyError: 'group'; please report it")

@@ -12,8 +12,10 @@ import torch
 from click.testing import CliRunner, Result
 
 from fxrewrite.cli import main
+from fxrewrite.errors import CaptureError
 from fxrewrite.measure import verify as verifying
 from fxrewrite.target import Target
+from fxrewrite.target.materialise import materialise
 from tests.support.graphs import any_kernel
 
 from .support.command_line import fails, folder_of_models
@@ -123,3 +125,64 @@ def test_a_plot_that_cannot_be_written_is_told_before_anything_is_measured(path,
     Path("folder").mkdir()
     monkeypatch.setattr(sys.modules["fxrewrite.cli.bench"], "one_target", lambda *_: pytest.fail("loaded"))
     fails(run("bench", "models.py:build", "--plot", path), said)
+
+
+def test_a_model_that_there_is_no_memory_for(monkeypatch):
+    def full(target):
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr("fxrewrite.cli.target.materialise", full)
+    fails(
+        run("verify", "models.py:on_meta"),
+        "models.py:on_meta cannot be given values: RuntimeError: can't all",
+    )
+
+
+def test_parameters_without_elements_get_values():
+    model = torch.nn.ParameterList([torch.empty(0, 3, device="meta"), torch.empty(2, 0, device="meta")])
+    filled = materialise(Target(model)).model
+    assert [parameter.device.type for parameter in filled.parameters()] == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_a_model_of_which_nothing_is_captured(command, monkeypatch):
+    def refuse(*_, **__):
+        raise CaptureError("Linear cannot be captured: no graph")
+
+    monkeypatch.setattr(f"fxrewrite.measure.{command}.visit_sites", refuse)
+    arguments = ["--rounds", "1", "--no-inductor"] if command == "bench" else []
+    said = "models.py:build: Linear cannot be captured: no graph"
+    fails(run(command, "models.py:build", *arguments), said)
+
+
+@pytest.mark.usefixtures("any_kernel")
+def test_verify_shows_the_worst_and_all_on_request(tmp_path):
+    (tmp_path / "deep.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "build = lambda: (nn.Sequential(*(nn.Linear(4, 4) for _ in range(22))).eval(), (torch.ones(2, 4),))\n"
+    )
+    shown = run("verify", "deep.py:build").stdout
+    assert shown.count(" linear ") == 20
+    assert "2 better ones are not shown (--all)." in shown
+    assert run("verify", "deep.py:build", "--all").stdout.count(" linear ") == 22
+
+
+@pytest.mark.usefixtures("any_kernel")
+def test_a_plot_is_written():
+    pytest.importorskip("matplotlib")
+    result = run("bench", "models.py:build", "--rounds", "2", "--no-inductor", "--plot", "times.png")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "fxrewrite: wrote times.png\n"
+    assert Path("times.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("any_kernel")
+def test_a_plot_that_cannot_be_written_after_all(monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(figure.Figure, "savefig", full)
+    result = run("bench", "models.py:build", "--rounds", "1", "--no-inductor", "--plot", "times.png")
+    fails(result, "--plot 'times.png' cannot be written: No space left on device")

@@ -145,7 +145,10 @@ def test_restore_needs_a_rewritten_model():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: fxrewrite.rewrite(lambda t: t), "expected an nn.Module or an ExportedProgram, got function"),
+        (
+            lambda: fxrewrite.rewrite(lambda t: t),
+            "expected an nn.Module or an ExportedProgram, got an object of type function",
+        ),
         (lambda: fxrewrite.rewrite(model(), x()), "args: expected a tuple"),
         (lambda: fxrewrite.rewrite(model(), wrong=1), "unknown option 'wrong': expected one of then"),
         (

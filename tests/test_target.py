@@ -157,3 +157,42 @@ def test_an_exported_program_is_a_model():
     done = sites("models.py:exported")
     assert done.exit_code == 0, done.output
     assert "linear" in done.stdout
+
+
+def test_callables_of_all_kinds(tmp_path):
+    (tmp_path / "kinds.py").write_text(
+        """
+import functools
+from torch import nn
+
+class Factory:
+    def build(self, n=2):
+        return nn.Identity(), (n,)
+    def __call__(self):
+        return self.build()
+
+def sized(n): return nn.Identity(), (n,)
+async def later(): return nn.Identity()
+def several(): yield nn.Identity()
+
+factory = Factory()
+partial = functools.partial(sized, 3)
+half = functools.partial(sized)
+"""
+    )
+    for name in ("factory", "factory.build", "partial"):
+        assert sites(f"kinds.py:{name}").exit_code == 0, name
+    fails(sites("kinds.py:half"), "'half' in 'kinds.py' cannot be called without arguments (required: n)")
+    fails(sites("kinds.py:several"), "kinds.py:several returned generator: expected a model, (model, args)")
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        fails(sites("kinds.py:later"), "kinds.py:later returned coroutine: expected a model, (model, args)")
+
+
+def test_a_callable_that_python_knows_no_parameters_of(tmp_path):
+    (tmp_path / "builtin.py").write_text("build = dict\n")
+    fails(sites("builtin.py:build"), "builtin.py:build returned dict: expected a model")
+
+
+def test_an_inner_folder_without_a_model(tmp_path):
+    (tmp_path / "empty").mkdir()
+    fails(sites("empty"), "folder 'empty' has neither config.json (a model) nor model_index.json", FORMS[9:])

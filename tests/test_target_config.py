@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from fxrewrite.cli import main
+from fxrewrite.target import config
 
 from .support.command_line import fails, folder_of_models
 
@@ -350,3 +352,34 @@ def test_a_library_that_is_missing(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", absent)
     fails(sites(written(SANA)), "config.json needs diffusers: ModuleNotFoundError", "pip install diffusers")
+
+
+def test_a_configuration_that_may_not_be_read(monkeypatch):
+    written(SANA)
+
+    def denied(path, *_, **__):
+        raise PermissionError(errno.EACCES, "no", path)
+
+    monkeypatch.setattr(config, "open", denied, raising=False)  # root may read everything
+    fails(sites("config.json"), "config.json cannot be read: Permission denied")
+
+
+def test_a_configuration_that_is_not_text():
+    Path("config.json").write_bytes(b"\xff\xfe{}")
+    fails(sites("config.json"), "config.json is not JSON: ", "utf-8")
+
+
+def test_a_folder_in_place_of_the_configuration():
+    Path("some.json").mkdir()
+    fails(sites("some.json"), "folder 'some.json' has neither config.json (a model) nor model_index.json")
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", ["LlamaForCausalLM"]])
+def test_what_the_fields_of_a_configuration_may_be(architecture):
+    pytest.importorskip("transformers")
+    odd = {**LLAMA, "architectures": architecture, "num_hidden_layers": 1, "quantization_config": "fp8"}
+    result = sites(written(odd), "--json")
+    assert result.exit_code == 0, result.output
+    notes = json.loads(result.stdout)["notes"]
+    assert notes[0].startswith("LlamaForCausalLM on the meta device")
+    assert "quantization (unknown) is not applied" in notes[1]

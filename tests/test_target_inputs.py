@@ -79,3 +79,17 @@ def test_a_name_that_the_model_has_not():
 
 def test_a_bad_form_on_the_command_line():
     fails(sites("models.py:build", "--input", "x"), "--input 'x': expected NAME=DTYPE[SIZE,...]")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("models.py:build", "a model of your own"), ("linear.pt2", "a saved program")]
+)
+def test_a_dtype_goes_with_configurations_only(target, said):
+    fails(sites(target, "--dtype", "fp32"), f"{target}: --dtype fp32 does not go with it: {said} has its own")
+
+
+def test_an_exported_program_has_its_inputs():
+    fails(
+        sites("models.py:exported", "--input", "x=f32[2]"),
+        "models.py:exported: --input x does not go with it: an ExportedProgram has its own",
+    )

@@ -18,13 +18,16 @@ class GraphBreaks:
     def __init__(self) -> None:
         self._before = self._now()
 
-    def take(self) -> list[str]:
-        """The reasons since the last call, a line each."""
+    def take(self, *, captured: bool) -> list[str]:
+        """The reasons since the last call, a line each.
+
+        Where there is no other, and nothing was ``captured``, what Dynamo met that it cannot trace is the
+        reason; in what it captured it has found a way around that.
+        """
         now = self._now()
         new, self._before = now - self._before, now
-        return [
-            f"{what}, {count} times: {_first_words(reason)}" for (what, reason), count in sorted(new.items())
-        ]
+        told = {key: n for key, n in new.items() if key[0] != _UNTRACED} or ({} if captured else new)
+        return [f"{what}, {n} times: {_first_words(reason)}" for (what, reason), n in sorted(told.items())]
 
     def forget(self) -> None:
         """Leave out what was reported since the last call."""
@@ -35,11 +38,12 @@ class GraphBreaks:
         counters = torch._dynamo.utils.counters
         found = Counter({("graph break", reason): n for reason, n in counters["graph_break"].items()})
         for reason, count in counters["unimplemented"].items():
-            if skipped := _SKIPPED.search(reason):
-                found[f"{skipped[1]} runs as it is", reason] += count
+            skipped = _SKIPPED.search(reason)
+            found[f"{skipped[1]} runs as it is" if skipped else _UNTRACED, reason] += count
         return found
 
 
+_UNTRACED = "not captured"
 _SKIPPED = re.compile(r"frame skipped: (\w+)")
 
 

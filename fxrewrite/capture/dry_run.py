@@ -61,10 +61,18 @@ def run_fake(call: FakeCall, backend: Callable[..., Any]) -> tuple[str | None, l
             whole = _Whole(backend)
             problem = _run(call, forward, whole, fullgraph=True)
             if whole.captured:
-                return problem, breaks.take()
+                return problem, breaks.take(captured=True)
             breaks.forget()
-    problem = _run(call, forward, backend)
-    return problem, breaks.take()
+    captured = False
+
+    def noticed(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        nonlocal captured
+        captured = True
+        compiled: Callable[..., Any] = backend(gm, inputs)
+        return compiled
+
+    problem = _run(call, forward, noticed)
+    return problem, breaks.take(captured=captured)
 
 
 def _run(
@@ -106,8 +114,11 @@ _INNER = re.compile(r"got (?P<type>\w+)\((?P<quote>['\"])(?P<text>.*)(?P=quote)\
 
 def _what_was_wrong(error: BaseException) -> str:
     """The error that the model itself would raise, out of what Dynamo wrapped around it."""
-    while isinstance(error, torch._dynamo.exc.TorchDynamoException) and error.__cause__ is not None:
-        error = error.__cause__
+    while isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        within = error.__cause__ or getattr(error, "inner_exception", None)  # a backend's fault
+        if within is None:
+            break
+        error = within
     inner = _INNER.search(str(error))
     return f"{inner['type']}: {inner['text']}" if inner else f"{type(error).__name__}: {first_line(error)}"
 

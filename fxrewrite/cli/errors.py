@@ -12,14 +12,17 @@ from typing import Any
 
 import click
 
-from ..errors import FxrewriteError, UsageError
+from ..errors import FxrewriteError, UsageError, first_line
 from ..garbage import collecting_less
 
-FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, BAD_USAGE, FAULT, INTERRUPTED = 1, 2, 3, 130
 
 
 class OneLineErrors(click.Group):
-    """A group whose every error is one line on stderr, and whose exit code means what the help says."""
+    """A group whose every error is one line on stderr, and whose exit code means what the help says.
+
+    A fault of our own comes with its traceback.
+    """
 
     def main(
         self,
@@ -39,6 +42,14 @@ class OneLineErrors(click.Group):
         except click.ClickException as error:
             click.echo(f"fxrewrite: error: {_message(error)}", err=True)
             code = BAD_USAGE
+        except Exception as error:  # not 1, which says that a check failed
+            traceback.print_exception(error)
+            click.echo(
+                f"fxrewrite: error: a fault of fxrewrite: {type(error).__name__}: {first_line(error)}; "
+                "please report it, with the lines above",
+                err=True,
+            )
+            code = FAULT
         if standalone_mode:
             sys.exit(code or 0)
         return code

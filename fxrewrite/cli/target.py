@@ -65,7 +65,10 @@ def one_target(text: str, inputs: Sequence[str], dtype: str | None) -> Target:
         names = ", ".join(target.name for target in models)
         raise TargetError(f"{text} has several models ({names}): name the folder of one of them")
     with stdout_to_stderr(), progress("Filling in random numbers"):
-        return materialise(models[0])
+        try:
+            return materialise(models[0])
+        except Exception as error:  # of memory, say
+            raise TargetError(f"{text} cannot be given values: {describe(error)}; {DEBUG}") from error
 
 
 @contextlib.contextmanager

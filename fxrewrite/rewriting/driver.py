@@ -16,7 +16,7 @@ from ..capture import adding_guards, fake_mode_of, shape_env_of_graph
 from ..errors import first_line, is_strict
 from ..guards.prover import prove_equal
 from ..guards.verdict import Judgement, Verdict
-from ..guards.vocabulary import blocking, judged
+from ..guards.vocabulary import Guard, blocking, judged
 from ..matching import Aliasing, Match, Matcher, Rule
 from ..matching.aliasing import shares_memory
 from ..ops.cuda import Lowering
@@ -182,7 +182,7 @@ class Pass:
             match = rule.refine(match)
             if not rule.applies(match):
                 continue
-            found = match, tuple(guard.judge() for guard in rule.guards(match))
+            found = match, tuple(guard.judge() for guard in _guards(rule, match))
             if refuted(found[1]) is None:
                 return found
             fallback = fallback or found
@@ -206,7 +206,7 @@ class Pass:
         site, on_unknown = candidate.site, self.options.on_unknown
         if on_unknown == "guard" and any(j.verdict is Verdict.UNKNOWN for j in site.judgements):
             with self._guarding():
-                site.judgements = judged(candidate.rule.guards(candidate.match), on_unknown)
+                site.judgements = judged(_guards(candidate.rule, candidate.match), on_unknown)
         blocker = blocking(site.judgements, on_unknown)
         if blocker is None:
             return
@@ -225,7 +225,7 @@ class Pass:
         builder = Builder(self.gm.graph, root, self.mode)
         candidate.inserted = builder.inserted
         try:
-            candidate.result = candidate.rule.replace(builder, candidate.match)
+            candidate.result = _replacement(candidate.rule, builder, candidate.match)
         except UnbuildableError as error:
             candidate.reject(Reason.METADATA, str(error))
         else:
@@ -289,6 +289,21 @@ def _difference(before: torch.Tensor, after: torch.Tensor) -> str:
         if not trivial and prove_equal(a, b, "").verdict is not Verdict.PROVED:
             return f"stride {b} in place of {a} in dim {dim}"
     return ""
+
+
+def _guards(rule: Rule, match: Match) -> list[Guard]:
+    guards = list(rule.guards(match))
+    for guard in guards:
+        if not isinstance(guard, Guard):
+            raise TypeError(f"guards() gave {guard!r}: expected those of fxrewrite.guards")
+    return guards
+
+
+def _replacement(rule: Rule, builder: Builder, match: Match) -> fx.Node:
+    result = rule.replace(builder, match)
+    if not isinstance(result, fx.Node):
+        raise TypeError(f"replace() gave {result!r}: expected what a call of `op` returns")
+    return result
 
 
 def _contain(error: Exception, site: Site) -> None:

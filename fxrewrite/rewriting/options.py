@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, first_line
 from ..matching import Rule
 
 THEN = ("eager", "inductor")
@@ -37,6 +37,21 @@ class Options:
         for rule in self.rules or ():
             if not isinstance(rule, Rule):
                 raise UsageError(f"rules: {rule!r} is not a Rule instance (write MyRule(), not MyRule)")
+            _check_rule(rule)
+
+
+def _check_rule(rule: Rule) -> None:
+    """Raise UsageError where the rule lacks a part, or its pattern cannot be built."""
+    given = (hasattr(rule, "kind"), hasattr(rule, "pattern"), type(rule).replace is not Rule.replace)
+    for part, there in zip(("kind", "pattern()", "replace()"), given, strict=True):
+        if not there:
+            raise UsageError(f"rules: {rule.name} has no {part}: a rule needs kind, pattern() and replace()")
+    try:
+        rule.roots  # noqa: B018  # which builds the pattern
+    except Exception as error:
+        raise UsageError(
+            f"rules: the pattern of {rule.name} cannot be built: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def make_options(given: dict[str, Any], **defaults: Any) -> Options:

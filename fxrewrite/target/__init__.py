@@ -29,14 +29,14 @@ def load(
 
     ``inputs`` are example inputs by name, in place of those that would be chosen; ``dtype`` the one
     of a model built from a configuration (default: what that says, else bfloat16), ``device`` where it
-    is built. Raises
-    `TargetError` where ``text`` leads to no model.
+    is built. Raises `TargetError` where ``text`` leads to no model.
     """
     inputs = dict(inputs or {})
     if text.endswith(".pt2"):
         from .saved import load_saved
 
         _no_inputs(text, inputs, "a saved program has its own")
+        _no_dtype(text, dtype, "a saved program")
         return [load_saved(text)]
     folder, name = os.path.split(text)
     if name == INDEX:
@@ -57,7 +57,13 @@ def load(
         from .config import load_config
 
         return [load_config(text, inputs, dtype, device=device)]
+    _no_dtype(text, dtype, "a model of your own")
     return [load_callable(text, inputs)]
+
+
+def _no_dtype(text: str, dtype: str | None, what: str) -> None:
+    if dtype is not None:
+        raise TargetError(f"{text}: --dtype {dtype} does not go with it: {what} has its own")
 
 
 def _no_inputs(text: str, inputs: Mapping[str, Any], why: str) -> None:

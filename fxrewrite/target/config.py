@@ -76,8 +76,8 @@ def load_config(
         f"{kind} on the {device} device in {str(chosen).removeprefix('torch.')}, called with "
         + ", ".join(f"{name}={_short(value)}" for name, value in given.items())
     ]
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"
         notes.append(
             f"the configuration's quantization ({method}) is not applied: its layers are scanned plain"
         )
@@ -106,7 +106,8 @@ def _class_of(config: dict[str, Any], path: str, library: str, kind: str) -> tup
     if "_class_name" in config:
         return "diffusers", str(config["_class_name"])
     if "model_type" in config:
-        return "transformers", kind or str((config.get("architectures") or ["AutoModel"])[0])
+        named = config.get("architectures") or "AutoModel"
+        return "transformers", kind or str(named[0] if isinstance(named, list) else named)
     if library and kind:
         return library, kind
     raise TargetError(

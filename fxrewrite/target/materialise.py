@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,7 @@ def materialise(target: Target) -> Target:
         model.to_empty(device="cpu")
         with torch.no_grad():
             for parameter in model.parameters():
-                fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
+                fan_in = math.prod(parameter.shape[1:]) or 1
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * fan_in**-0.5)
             for buffer in model.buffers():
                 buffer.zero_()

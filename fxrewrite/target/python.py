@@ -25,10 +25,16 @@ def load_callable(text: str, inputs: Mapping[str, Any]) -> Target:
 
     ``inputs`` are given to the model as keyword arguments, over what the callable returns.
     """
+    import torch
+
     where, name = _split(text)
     module = _import_file(where) if _is_file(where) else _import_module(where)
     build = _find(module, where, name)
     target = _unpack(_call(build, module, text), text)
+    if inputs and isinstance(target.model, torch.export.ExportedProgram):
+        raise TargetError(
+            f"{text}: --input {next(iter(inputs))} does not go with it: an ExportedProgram has its own"
+        )
     target.kwargs.update(inputs)
     _check_inputs(target, text)
     return target

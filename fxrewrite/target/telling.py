@@ -25,10 +25,7 @@ def describe(error: BaseException, file: str | None = None) -> str:
 
 def shorten(path: str) -> str:
     """``path`` relative to the current folder where it lies below it, else as it is."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive
-        return path
+    relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 
 

@@ -147,8 +147,8 @@ def test_metadata_are_checked(build, said):
         (Doubled(lambda op, x: op.aten.mm(x, x)), "Doubled: RuntimeError:"),
         (Doubled(lambda op, x: 1 / 0), "Doubled: ZeroDivisionError: division by zero"),
         (Doubled(lambda op, x: op.aten.absent(x)), "Doubled: AttributeError"),
-        (Doubled(lambda op, x: None), "Doubled: AttributeError"),
-        (Doubled(guards=["not a guard"]), "Doubled: AttributeError: 'str' object has no attribute 'judge'"),
+        (Doubled(lambda op, x: None), "Doubled: TypeError: replace() gave None"),
+        (Doubled(guards=["not a guard"]), "Doubled: TypeError: guards() gave 'not a guard'"),
     ],
 )
 def test_a_fault_of_a_rule_rejects_its_site(rule, said, monkeypatch, caplog):
