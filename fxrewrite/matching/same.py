@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from .aliasing import Aliasing
+from .elementwise import constant_number
 from .value import View
 
 
@@ -25,7 +26,7 @@ def _same(a: Any, b: Any, aliasing: Aliasing) -> bool:
         return type(a) is type(b) and bool(a == b)
     if aliasing.is_mutated(a) or aliasing.is_mutated(b):
         return False
-    if a is b:
+    if a is b or _same_number(a, b):
         return True
     if a.op != "call_function" or a.target is not b.target or not _is_determined(a.target):
         return False
@@ -34,6 +35,14 @@ def _same(a: Any, b: Any, aliasing: Aliasing) -> bool:
         and _same(a.args, b.args, aliasing)
         and all(_same(value, b.kwargs[name], aliasing) for name, value in a.kwargs.items())
     )
+
+
+def _same_number(a: fx.Node, b: fx.Node) -> bool:
+    """Are both ``torch.tensor(x)`` of the same number and type?"""
+    number, one, other = constant_number(a), a.meta.get("val"), b.meta.get("val")
+    if number is None or not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return number == constant_number(b) and one.dtype == other.dtype and one.dim() == other.dim()
 
 
 def _is_determined(target: Any) -> bool:

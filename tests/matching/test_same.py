@@ -8,6 +8,7 @@ import torch
 from fxrewrite.matching import Aliasing
 from fxrewrite.matching.same import same_value
 from fxrewrite.matching.value import plain
+from fxrewrite.rewriting.functional import simplify
 from tests.support.graphs import trace
 
 X, Y = torch.randn(4, 4), torch.randn(4, 4)
@@ -27,12 +28,15 @@ SAME = {
         torch.cat([x.t(), y]).eq(0).logical_not(),
         torch.cat([x.t(), y]).eq(0).logical_not(),
     ),
+    "a tensor of a number": lambda x, y: (x == torch.tensor(2.0), x == torch.tensor(2.0)),
     "positions": lambda x, y: (torch.arange(4) < 2, torch.arange(4) < 2),
 }
 OTHER = {
     "another input": lambda x, y: (x > 0, y > 0),
     "another number": lambda x, y: (x > 0, x > 1),
     "a number of another type": lambda x, y: (x * 1, x * True),
+    "a tensor of another number": lambda x, y: (x == torch.tensor(2.0), x == torch.tensor(3.0)),
+    "a tensor of another type": lambda x, y: (x * torch.tensor(2.0), x * torch.tensor(2.0).double()),
     "another operator": lambda x, y: (x > 0, x >= 0),
     "more operands": lambda x, y: (torch.cat([x, y]), torch.cat([x, y, y])),
     "another keyword": lambda x, y: (x.sum(0, dtype=torch.float64), x.sum(0)),
@@ -44,6 +48,7 @@ OTHER = {
 
 def seen(function) -> bool:
     gm = trace(function, X, Y)
+    simplify(gm)  # `torch.tensor(2.0)` is captured with a write
     a, b = gm.graph.output_node().args[0]
     return same_value(plain(a), plain(b), Aliasing(gm.graph))
 
