@@ -117,3 +117,49 @@ def test_what_got_furthest_is_told():
 
 def test_no_candidate():
     assert taken(nn.Identity()) == Refusal("", None)
+
+
+class Block(nn.Module):
+    def __init__(self, width, runs):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+        self.runs = runs
+
+    def forward(self, x, *, scale=1.0):
+        self.runs.append(x.shape)
+        return self.layer(x) * scale
+
+
+class Stack(nn.Module):
+    def __init__(self, widths, runs):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width, runs) for width in widths)
+
+    def forward(self, x, scales=(1.0, 1.0, 1.0)):
+        for block, scale in zip(self.blocks, scales, strict=True):
+            x = block(x, scale=scale)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("widths", "scales", "runs"),
+    [
+        ((4, 4, 4), (1, 1, 1), 1),
+        ((4, 4, 4), (1, 2, 1), 2),
+        ((4, 4, 4), (1, 1.0, True), 3),
+        ((4, 4), (1, 1), 2),
+    ],
+)
+def test_blocks_alike_run_once(widths, scales, runs):
+    seen: list[torch.Size] = []
+    model = Stack(widths, seen)
+    taken(model, {"x": on_meta(2, 4), "scales": scales})
+    assert len(seen) == runs
+    assert not any("forward" in vars(block) for block in model.blocks)
+
+
+def test_blocks_on_other_shapes_run_again():
+    seen: list[torch.Size] = []
+    found = taken(Stack((4, 4, 4), seen), {"x": on_meta(2, 3)}, {"x": on_meta(5, 4)})
+    assert found["x"].shape == (5, 4)
+    assert seen == [(2, 3), (5, 4)]

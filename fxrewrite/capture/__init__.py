@@ -11,6 +11,7 @@ from .dry_run import FakeCall, fake_call, run_fake
 from .dynamo import cached_as, from_dynamo, has_inner_tensors, on_inner_tensors
 from .exported import enforced_sizes, from_exported, renaming_outputs
 from .graphs import canonical_graph, fake_mode_of, in_autocast, shape_env_of_graph
+from .repeats import block_kind, repeated_blocks
 from .symbols import (
     ShapeFacts,
     adding_guards,
@@ -31,6 +32,7 @@ __all__ = [
     "ShapeFacts",
     "adding_guards",
     "being_traced",
+    "block_kind",
     "cached_as",
     "call_compiled",
     "canonical_graph",
@@ -52,6 +54,7 @@ __all__ = [
     "on_inner_tensors",
     "reachable_tensors",
     "renaming_outputs",
+    "repeated_blocks",
     "run_fake",
     "shape_env_of",
     "shape_env_of_graph",

@@ -31,7 +31,7 @@ def traced_once(model: nn.Module) -> Iterator[bool]:
     regions: dict[type[nn.Module], type[nn.Module]] = {}
     marked: list[tuple[nn.Module, type[nn.Module]]] = []
     try:
-        for block in list(dict.fromkeys(_repeated(model))) if _can_copy() else ():
+        for block in list(dict.fromkeys(repeated_blocks(model))) if _can_copy() else ():
             kind = type(block)
             if kind not in regions:
                 regions[kind] = _region(kind)
@@ -48,18 +48,18 @@ def _can_copy() -> bool:
     return "max_reuse_entries" in inspect.signature(torch.compiler.nested_compile_region).parameters
 
 
-def _repeated(module: nn.Module) -> Iterator[nn.Module]:
+def repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
     """The outermost repeated blocks inside of ``module``."""
-    kinds = list(map(_kind, module.children())) if isinstance(module, nn.ModuleList) else []
+    kinds = list(map(block_kind, module.children())) if isinstance(module, nn.ModuleList) else []
     counts = Counter(kinds)
     for index, child in enumerate(module.children()):
         if kinds and counts[kinds[index]] >= _AT_LEAST and _is_plain(child):
             yield child
         else:
-            yield from _repeated(child)
+            yield from repeated_blocks(child)
 
 
-def _kind(block: nn.Module) -> Any:
+def block_kind(block: nn.Module) -> Any:
     """What blocks that may have the same trace share."""
     return type(block), tuple((name, weight.shape) for name, weight in block.named_parameters())
 

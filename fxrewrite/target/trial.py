@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ..streams import quiet_logs
+from .once import blocks_run_once
 from .telling import describe
 
 Inputs = dict[str, Any]
@@ -87,12 +88,12 @@ Way = Iterator[tuple[Inputs, _Outcome]]
 
 def _as_they_are(model: torch.nn.Module, candidates: list[Inputs], fixed: frozenset[str]) -> Way:
     for candidate in candidates:
-        yield candidate, _run(model, candidate, torch.device("meta"))
+        yield candidate, _run_on_meta(model, candidate)
 
 
 def _mended_on_meta(model: torch.nn.Module, candidates: list[Inputs], fixed: frozenset[str]) -> Way:
     for candidate in candidates:
-        yield _mending(candidate, fixed, lambda inputs: _run(model, inputs, torch.device("meta")))
+        yield _mending(candidate, fixed, lambda inputs: _run_on_meta(model, inputs))
 
 
 def _mended_on_fakes(model: torch.nn.Module, candidates: list[Inputs], fixed: frozenset[str]) -> Way:
@@ -120,6 +121,11 @@ def _mending(
             break
         inputs = mended
     return inputs, outcome
+
+
+def _run_on_meta(model: torch.nn.Module, inputs: Inputs) -> _Outcome:
+    with blocks_run_once(model):
+        return _run(model, inputs, torch.device("meta"))
 
 
 def _run(model: torch.nn.Module, inputs: Inputs, surroundings: AbstractContextManager[Any]) -> _Outcome:
