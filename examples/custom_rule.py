@@ -1,4 +1,4 @@
-"""A rule of one's own, in 15 lines: ``x @ W + W0 @ b`` style LoRA is merged into one linear.
+"""A rule of one's own, in 15 lines: LoRA's two small products are merged into the large one.
 
 A layer computes x·Wᵀ + (x·Aᵀ)·Bᵀ. With the sum of the weights it is one product.
 """
