@@ -22,8 +22,10 @@ from click.testing import CliRunner
 
 import fxrewrite
 from fxrewrite.cli import main
+from fxrewrite.cli.versions import version_of
 from fxrewrite.errors import CaptureError
 from fxrewrite.report import Report
+from fxrewrite.target import Target
 
 from .report.samples import transformer
 from .support.command_line import environment, fails, folder_of_models, sites
@@ -430,3 +432,22 @@ def test_a_fault_of_ours_has_its_traceback_and_an_exit_code_of_its_own(monkeypat
     assert "Traceback (most recent call last)" in result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("fxrewrite: error: a fault of fxrewrite: KeyError: 'group'; please report it")
+
+
+def test_a_component_that_cannot_be_captured_leaves_the_others(monkeypatch):
+    parts = [Target(torch.nn.Linear(2, 2), name=name) for name in ("good", "bad")]
+    monkeypatch.setattr("fxrewrite.cli.target.load", lambda *_, **__: parts)
+
+    def analyze(model, *_):
+        if model is parts[1].model:
+            raise CaptureError("Linear cannot be captured: no graph")
+        return transformer(1)
+
+    result = sites("pipe", analyze=analyze)
+    assert result.exit_code == 0, result.output
+    assert "bad: Linear cannot be captured: no graph" in result.stdout
+    assert "good.transformer_blocks" in result.stdout
+
+
+def test_a_package_that_is_not_installed_has_no_version():
+    assert version_of("no-such-package-of-ours") == "not installed"

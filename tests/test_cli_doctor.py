@@ -133,3 +133,13 @@ def test_the_cap_of_the_environment_is_told():
     )
     assert "portable in use" in done.stdout
     assert "capped by FXREWRITE_ISA=portable" in done.stdout
+
+
+def test_a_system_that_tells_nothing_of_its_cpu(monkeypatch):
+    def absent(*_, **__):
+        raise FileNotFoundError("/proc/cpuinfo")
+
+    monkeypatch.setattr(MODULE, "open", absent, raising=False)
+    result = doctor()
+    assert line(result, "CPU  ").endswith("unknown")
+    assert "this CPU has none" in line(result, "AMX")

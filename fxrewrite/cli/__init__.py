@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import click
 
 from .bench import bench
@@ -12,21 +10,15 @@ from .errors import OneLineErrors
 from .rules import rules
 from .sites import sites
 from .verify import verify
+from .versions import version_of
 
 __all__ = ["main"]
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"fxrewrite {_version('fxrewrite')} (torch {_version('torch')})")
+        click.echo(f"fxrewrite {version_of('fxrewrite')} (torch {version_of('torch')})")
         context.exit()
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 @click.group(cls=OneLineErrors, no_args_is_help=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from ..errors import require_torch
 from .errors import FAILED, told_in_one_line
+from .versions import version_of
 
 GOOD, FAULT, PLAIN = "ok", "fault", ""
 _COLOURS = {GOOD: "green", FAULT: "red", PLAIN: ""}
@@ -58,7 +58,7 @@ def _print(console: Console, rows: list[Finding]) -> None:
 def _software() -> Iterator[Finding]:
     import torch
 
-    yield PLAIN, "fxrewrite", f"{_version('fxrewrite')} in {os.path.dirname(os.path.dirname(__file__))}"
+    yield PLAIN, "fxrewrite", f"{version_of('fxrewrite')} in {os.path.dirname(os.path.dirname(__file__))}"
     yield PLAIN, "Python", f"{platform.python_version()} in {sys.prefix}"
     yield GOOD, "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
     backends = torch.compiler.list_backends()
@@ -67,14 +67,7 @@ def _software() -> Iterator[Finding]:
     else:
         yield FAULT, "torch.compile", 'backend="fxrewrite" is not registered: install fxrewrite with pip'
     for package in ("diffusers", "transformers"):
-        yield PLAIN, package, _version(package)
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        yield PLAIN, package, version_of(package)
 
 
 def _native() -> Iterator[Finding]:
