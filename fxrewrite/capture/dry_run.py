@@ -79,8 +79,10 @@ def _run(
     call: FakeCall, forward: Callable[..., Any], backend: Callable[..., Any], *, fullgraph: bool = False
 ) -> str | None:
     call.model.forward = torch.compile(with_own_code(forward), backend=backend, fullgraph=fullgraph)
+    # A collection after each graph would look at all that torch has imported.
+    uncollected = torch._dynamo.config.patch(run_gc_after_compile=False)
     try:
-        with call.mode:
+        with call.mode, uncollected:
             call.model(*call.args, **call.kwargs)
     except _Captured:
         return None
