@@ -21,7 +21,7 @@ import torch
 from click.testing import CliRunner
 
 import fxrewrite
-from fxrewrite.cli import main
+from fxrewrite.cli import main, run
 from fxrewrite.cli.versions import version_of
 from fxrewrite.errors import CaptureError
 from fxrewrite.report import Report
@@ -193,6 +193,17 @@ def test_the_collector_of_garbage_is_left_as_it_was():
     assert sites("models.py:build").exit_code == 0
     assert sites("models.py:no_such").exit_code != 0
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["scan"]])
+def test_the_console_script_ends_without_a_last_collection(arguments, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.setattr("sys.argv", ["fxrewrite", *arguments])
+    with pytest.raises(SystemExit) as end:
+        run()
+    assert frozen == [True]
+    assert end.value.code == (0 if arguments == ["--version"] else 2)
 
 
 def test_version():

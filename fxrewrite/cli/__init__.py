@@ -12,7 +12,7 @@ from .sites import sites
 from .verify import verify
 from .versions import version_of
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -31,3 +31,11 @@ def main() -> None:
 
 for _command in (sites, verify, bench, rules, doctor):
     main.add_command(_command)
+
+
+def run() -> None:
+    """What the console script does: ``main``, and the end of the process."""
+    try:
+        main()
+    finally:
+        collect_no_more()
