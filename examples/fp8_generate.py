@@ -11,7 +11,6 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import fxrewrite
-from fxrewrite.ops.counters import counters, reset_counters
 
 
 class Fp8Linear(nn.Module):
@@ -56,12 +55,12 @@ def main() -> None:
     with torch.no_grad():
         before = model.generate(prompt, **options)
         fxrewrite.rewrite(model, inplace=True)
-        reset_counters()
+        fxrewrite.reset_counters()
         after = model.generate(prompt, **options)
     print(model.forward.report.summary())
     print(f"tokens before: {before[0, 12:].tolist()}")
     print(f"tokens after:  {after[0, 12:].tolist()}")
-    for op, implementations in counters().items():
+    for op, implementations in fxrewrite.counters().items():
         print(f"{op}: " + ", ".join(f"{name} ran {n} times" for name, n in implementations.items()))
     fxrewrite.restore(model)
 

@@ -15,7 +15,6 @@ import torch
 from diffusers import SanaTransformer2DModel
 
 import fxrewrite
-from fxrewrite.ops.counters import counters, reset_counters
 
 
 def sana(layers: int = 2, size: int = 32):
@@ -70,7 +69,7 @@ def main() -> None:
 
         # 4. Both in turn, so that a noisy machine hits both alike.
         print(f"4. time: {options.rounds} rounds, {torch.get_num_threads()} threads")
-        reset_counters()
+        fxrewrite.reset_counters()
         times: dict[str, list[float]] = {"eager": [], "rewritten": []}
         for _ in range(options.rounds):
             for name, module in (("eager", model), ("rewritten", fast)):
@@ -83,7 +82,7 @@ def main() -> None:
         median, least = (f(times["eager"]) / f(times["rewritten"]) for f in (statistics.median, min))
         print(f"   speed-up   median {median:7.2f}      minimum {least:7.2f}")
         print("\n   kernels that ran, and how often:")
-        for op, implementations in counters().items():
+        for op, implementations in fxrewrite.counters().items():
             print(f"   {op}: " + ", ".join(f"{name} {n}" for name, n in implementations.items()))
 
 

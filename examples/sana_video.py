@@ -12,7 +12,6 @@ import torch
 from diffusers import SanaVideoTransformer3DModel
 
 import fxrewrite
-from fxrewrite.ops.counters import counters, reset_counters
 
 
 def step(layers: int = 2):
@@ -47,10 +46,10 @@ def main() -> None:
     with torch.no_grad():
         fast = fxrewrite.rewrite(model, (), inputs)
         print(fast.report.summary())
-        reset_counters()
+        fxrewrite.reset_counters()
         difference = (fast(**inputs)[0].double() - model(**inputs)[0].double()).square().mean().sqrt()
     print(f"RMS difference to the original: {difference:.2e}")
-    for op, implementations in counters().items():
+    for op, implementations in fxrewrite.counters().items():
         print(f"{op}: " + ", ".join(f"{name} ran {n} times" for name, n in implementations.items()))
 
 
