@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..garbage import collect_no_more
 from .bench import bench
 from .doctor import doctor
 from .errors import OneLineErrors
