@@ -12,10 +12,11 @@ from .linear_attention import (
 )
 from .linear_epilogue import GatedLinear, LinearEpilogue
 from .projection import Projection
-from .sdpa import FusedAttention, WrittenAttention
+from .sdpa import FusedAttention, SunkAttention, WrittenAttention
 
 DEFAULT: tuple[Rule, ...] = (
     FusedAttention(),
+    SunkAttention(),
     WrittenAttention(),
     PaddedReluAttention(),
     ReluAttention(),
@@ -42,5 +43,6 @@ __all__ = [
     "QuadraticReluAttention",
     "ReluAttention",
     "RotaryReluAttention",
+    "SunkAttention",
     "WrittenAttention",
 ]

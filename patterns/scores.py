@@ -146,6 +146,14 @@ class Scores:
             some = op.aten.any.dim(kept, -1, True)
         return op.aten.masked_fill.Scalar(out, op.aten.logical_not(some), 0.0)
 
+    def with_nan_rows(self, op: Any, out: Any, mask: Any) -> Any:
+        """``out`` [B, H, L, Dv], NaN in the rows whose every score ``mask``, as the op has it, makes -inf."""
+        if mask is None or (self.fill is not None and math.isfinite(self.fill)):
+            return out
+        some = mask if self.fill is not None else op.aten.ne.Scalar(mask, -math.inf)
+        some = op.aten.any.dim(some, -1, True)
+        return op.aten.masked_fill.Scalar(out, op.aten.logical_not(some), math.nan)
+
     def mask(self, op: Any, query: torch.dtype) -> Any:
         """The op's ``attn_mask``, built in the graph where several steps make it up."""
         frame = self.frame or ()

@@ -13,7 +13,8 @@ from fxrewrite.guards import Guard, holds, same_dtype, same_shape
 from fxrewrite.guards.prover import prove_equal
 from fxrewrite.guards.verdict import Verdict
 from fxrewrite.matching import Match, Pattern, Rule, View, Vocabulary
-from fxrewrite.matching.value import is_one
+from fxrewrite.matching.terms import readings
+from fxrewrite.matching.value import is_one, plain
 
 from .scores import batch_and_heads, merged, scores_of, visible_in
 
@@ -66,38 +67,10 @@ class FusedAttention(Rule):
         return op.as_root(op.reshaped(out, m.value.shape), m.value)
 
 
-class WrittenAttention(Rule):
-    """softmax(q·kᵀ, scaled, masked and biased in any order) · v, written out."""
+class _Written(Rule):
+    """What is common to all spellings of softmax attention."""
 
     kind = "sdpa"
-    anchor = "softmax"
-
-    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, sinks: Pattern) -> Pattern:
-        scores = op.repeat(
-            q @ k.mT,
-            scale=lambda s, by: s * by,
-            over=lambda s, by: s / by,
-            cap=lambda s: op.tanh(s),
-            bias=lambda s, mask: s + mask,
-            less=lambda s, mask: s - mask,
-            fill=lambda s, mask, value: op.masked_fill(s, mask, value),
-            keep=lambda s, mask, value: op.where(mask, s, value),
-            drop=lambda s, mask, value: op.where(mask, value, s),
-            regroup=lambda s: op.regroup(s),
-            reshape=lambda s: op.reshape(s),
-        )
-        # GPT-OSS: a score a head that takes part in the softmax and is cut off again
-        sunk = op.slice(op.softmax(op.cat(scores, sinks, dim=-1), dim=-1), -1, 0, -1)
-        weights = op.repeat(
-            op.any_of(op.softmax(scores, dim=-1), sunk),
-            regroup=lambda w: op.regroup(w),
-            safe=lambda w: op.rescued(w),
-            zero=lambda w, again, zero: op.masked_fill(w, again, zero),
-            zero_rest=lambda w, again, zero: op.where(again, w, zero),
-            zero_first=lambda w, again, zero: op.where(again, zero, w),
-        )
-        attended = weights @ v
-        return op.any_of(attended, attended.mT, attended.transpose(-3, -2), op.contracted(attended))
 
     def refine(self, m: Match) -> Match:
         operands = {m[n].dtype for n in ("q", "k", "v")} | {m.root.meta["val"].dtype}
@@ -159,8 +132,85 @@ class WrittenAttention(Rule):
             sinks=_sink_of_each_head(m["sinks"]) if m.has("sinks") else None,
             **scores.flags,
         )
-        out = scores.without_empty_rows(op, out, mask)
+        out = self.finished(op, m, out, mask)
         return op.as_root(op.reshaped(out, m.value.shape), m.value)
+
+    def finished(self, op: Any, m: Match, out: Any, mask: Any) -> Any:
+        """The op's result, with what its softmax does not do to wholly masked rows."""
+        return m.attrs["scores"].without_empty_rows(op, out, mask)
+
+
+class WrittenAttention(_Written):
+    """softmax(q·kᵀ, scaled, masked and biased in any order) · v, written out."""
+
+    anchor = "softmax"
+
+    def pattern(self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, sinks: Pattern) -> Pattern:
+        scores = _scores(op, q, k)
+        # GPT-OSS: a score a head that takes part in the softmax and is cut off again
+        sunk = op.slice(op.softmax(op.cat(scores, sinks, dim=-1), dim=-1), -1, 0, -1)
+        weights = op.repeat(
+            op.any_of(op.softmax(scores, dim=-1), sunk),
+            regroup=lambda w: op.regroup(w),
+            safe=lambda w: op.rescued(w),
+            zero=lambda w, again, zero: op.masked_fill(w, again, zero),
+            zero_rest=lambda w, again, zero: op.where(again, w, zero),
+            zero_first=lambda w, again, zero: op.where(again, zero, w),
+        )
+        attended = weights @ v
+        return op.any_of(attended, attended.mT, attended.transpose(-3, -2), op.contracted(attended))
+
+
+class SunkAttention(_Written):
+    """Attention with a score a head that has no value, whose weight is taken off the result.
+
+    softmax of scores and sink together is softmax(scores) · sigmoid(logsumexp(scores) - sink).
+    """
+
+    def pattern(
+        self, op: Vocabulary, q: Pattern, k: Pattern, v: Pattern, sinks: Pattern, logits: Pattern
+    ) -> Pattern:
+        attended = op.softmax(_scores(op, q, k), dim=-1) @ v
+        return attended * op.sigmoid(op.logsumexp(logits, dim=-1) - sinks)
+
+    def refine(self, m: Match) -> Match:
+        logits, bindings = m["logits"], {n: b for n, b in m.bindings.items() if n != "logits"}
+        # they are the scores: what the softmax is taken of
+        alike = logits.is_plain and any(
+            term.op == "softmax" and term.args[0] == logits
+            for node in m.computed & set(logits.node.users)
+            for term in readings(plain(node))
+        )
+        return super().refine(replace(m, bindings=bindings, attrs={**m.attrs, "alike": alike}))
+
+    def applies(self, m: Match) -> bool:
+        return bool(m.attrs["alike"])
+
+    def guards(self, m: Match) -> Iterator[Guard]:
+        yield from super().guards(m)
+        if m.attrs["scores"].visible.window:
+            yield same_shape(m["q"].shape[-2:-1], m["k"].shape[-2:-1], "no query is past every window")
+
+    def finished(self, op: Any, m: Match, out: Any, mask: Any) -> Any:
+        """With the sink a wholly masked row is zeros; times its logarithm it is NaN."""
+        return m.attrs["scores"].with_nan_rows(op, out, mask)
+
+
+def _scores(op: Vocabulary, q: Pattern, k: Pattern) -> Pattern:
+    """q·kᵀ, scaled, masked and biased in any order."""
+    return op.repeat(
+        q @ k.mT,
+        scale=lambda s, by: s * by,
+        over=lambda s, by: s / by,
+        cap=lambda s: op.tanh(s),
+        bias=lambda s, mask: s + mask,
+        less=lambda s, mask: s - mask,
+        fill=lambda s, mask, value: op.masked_fill(s, mask, value),
+        keep=lambda s, mask, value: op.where(mask, s, value),
+        drop=lambda s, mask, value: op.where(mask, value, s),
+        regroup=lambda s: op.regroup(s),
+        reshape=lambda s: op.reshape(s),
+    )
 
 
 def _sink_of_each_head(sinks: View) -> View | None:

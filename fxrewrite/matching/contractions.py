@@ -100,13 +100,12 @@ def product_orders(node: CallNode) -> list[list[int]]:
     if spelled is None:
         return []
     left, right, out = spelled
-    batch, rows, columns = (
-        [i for i, c in enumerate(out) if (c in left, c in right) == where]
-        for where in ((True, True), (True, False), (False, True))
-    )
-    orders = [[*batch, *rows, *columns], [*batch, *columns, *rows]]
-    alone = len(rows) == len(columns) == 1
-    return [order for order in orders if alone and order != list(range(len(out)))]
+    letters = range(len(out))
+    rows = [i for i in letters if out[i] in left and out[i] not in right]
+    columns = [i for i in letters if out[i] in right and out[i] not in left]
+    pairs = [pair for row in rows for column in columns for pair in ((row, column), (column, row))]
+    orders = [[*(i for i in letters if i not in pair), *pair] for pair in pairs]
+    return [order for order in orders if order != list(letters)]
 
 
 def _einsum_of_two(node: CallNode) -> tuple[str, str, str] | None:

@@ -84,6 +84,11 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("tanh", (View(node.args[0], dims),))]
 
 
+@reads("sigmoid", aten.sigmoid.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    return [Term("sigmoid", (View(node.args[0], dims),))]
+
+
 @reads("exp softmax", aten.exp.default)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("exp", (View(node.args[0], dims),)), *softmax_of_its_logarithm(node, dims)]

@@ -167,6 +167,13 @@ class Vocabulary:
         """Sum over ``dim``, which is kept with size 1."""
         return Call("sum", (x,), {"dim": dim})
 
+    def logsumexp(self, x: Pattern, dim: int) -> Pattern:
+        """Logarithm of the sum of exponentials over ``dim``, which is kept with size 1."""
+        return Call("logsumexp", (x,), {"dim": dim})
+
+    def sigmoid(self, x: Pattern) -> Pattern:
+        return Call("sigmoid", (x,))
+
     def relu(self, x: Pattern) -> Pattern:
         return Call("relu", (x,))
 

@@ -27,19 +27,28 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
 
 @reads("sum", aten.sum.dim_IntList)
 def _(node: CallNode, dims: Dims) -> list[Term]:
+    return _reduced("sum", node, dims)
+
+
+@reads("logsumexp", aten.logsumexp.default)
+def _(node: CallNode, dims: Dims) -> list[Term]:
+    return _reduced("logsumexp", node, dims)
+
+
+def _reduced(op: str, node: CallNode, dims: Dims) -> list[Term]:
     over, keep = node.args[1], argument(node, 2, "keepdim", False)
     if not over or len(over) != 1:
         return []
     if keep:
         dim = dim_in_view(node, dims, over[0])
-        return [] if dim is None else [Term("sum", (View(node.args[0], dims),), {"dim": dim})]
+        return [] if dim is None else [Term(op, (View(node.args[0], dims),), {"dim": dim})]
     # the dim is gone: any dim that the view inserts may be it
     gone = over[0] % rank_of(node.args[0])
     shifted = [d if d is None or d < gone else d + 1 for d in dims]
     inserted = [position for position, d in enumerate(dims) if d is None]
     return [
         Term(
-            "sum",
+            op,
             (View(node.args[0], (*shifted[:at], gone, *shifted[at + 1 :])),),
             {"dim": at - len(dims)},
         )

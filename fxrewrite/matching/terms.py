@@ -10,10 +10,10 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
     softmax(x)                      dim
     rescued(p)                      a softmax, 0 where all that it was taken of is -inf
     add(a, b) mul(a, b) div(a, b)   numbers and tensors; a / 8 is a * 0.125; a * (1 / b) is a / b
-    relu(x) cast(x) reciprocal(x)
+    relu(x) sigmoid(x) cast(x) reciprocal(x)
     activation(x)                   activation: a name in ops.linear.ACTIVATIONS
     half(x, i)                      the first (0) or second (1) half of x along the last dim
-    sum(x)                          dim; the dim is kept
+    sum(x) logsumexp(x)             dim; the dim is kept
     pad(x)                          pads: {dim: (before, after)}, value
     slice(x)                        dim, start, end
     masked_fill(x, mask, value) where(condition, a, b)

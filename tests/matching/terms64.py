@@ -82,6 +82,8 @@ _MEANING: dict[str, Any] = {
     "exp": torch.exp,
     "cast": lambda x: x,
     "sum": lambda x, dim: x.sum(dim, keepdim=True),
+    "logsumexp": lambda x, dim: x.logsumexp(dim, keepdim=True),
+    "sigmoid": torch.sigmoid,
     "pad": _pad,
     "slice": _slice,
     "masked_fill": lambda x, mask, value: x.masked_fill(mask, value),

@@ -115,6 +115,12 @@ SHAPES = {
         lambda q, k, v: torch.einsum("ijbn,jbnd->ibnd", torch.einsum("ibnd,jbnd->ijbn", q, k).softmax(1), v),
         tuple(x.permute(2, 0, 1, 3).contiguous() for x in (Q, K, V)),
     ),
+    "einsum, groups of heads after the tokens": (
+        lambda q, k, v: torch.einsum(
+            "bgnij,bjgd->bignd", torch.einsum("bignd,bjgd->bgnij", q, k).softmax(-1), v
+        ),
+        (t(2, 6, 2, 2, 8), t(2, 7, 2, 8, seed=8), t(2, 7, 2, 8, seed=9)),
+    ),
     "einsum, width before the batch": (
         lambda q, k, v: torch.einsum("bnij,bnjd->dbin", (q @ k.mT).softmax(-1), v),
         (Q, K, V),
