@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from .errors import UsageError
@@ -33,7 +34,11 @@ def rewrite_pipeline(pipeline: Pipeline, options: Options) -> Report:
             raise UsageError(f"{name} is rewritten already: call fxrewrite.restore(pipeline) first")
     for model in models.values():
         rewrite_module(model, (), None, options, inplace=True)
-    return JoinedReport({name: model.forward.report for name, model in models.items()})
+    reports = {name: model.forward.report for name, model in models.items()}
+    for name, part in pipeline.components.items():
+        if isinstance(part, torch.jit.ScriptModule):
+            reports[name] = Report(notes=["a ScriptModule, which cannot be captured, runs as it is"])
+    return JoinedReport(reports)
 
 
 def restore_pipeline(pipeline: Pipeline) -> Pipeline:
@@ -47,10 +52,10 @@ def restore_pipeline(pipeline: Pipeline) -> Pipeline:
 
 
 def _models(pipeline: Pipeline) -> dict[str, Any]:
-    """The pipeline's models by name, each once."""
+    """The pipeline's models by name, each once, without those that are TorchScript."""
     found: dict[int, tuple[str, nn.Module]] = {}
     for name, part in pipeline.components.items():
-        if isinstance(part, nn.Module):
+        if isinstance(part, nn.Module) and not isinstance(part, torch.jit.ScriptModule):
             found.setdefault(id(part), (name, part))
     if not found:
         raise UsageError(

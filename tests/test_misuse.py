@@ -62,6 +62,16 @@ def test_a_script_module(call, make):
         call(make(linear()), (X,))
 
 
+def test_a_script_module_in_a_pipeline_is_left_and_noted():
+    pipe = Pipe()
+    pipe.components["checker"] = checker = torch.jit.script(linear())
+    report = fxrewrite.rewrite(pipe)
+    assert report.notes == ["checker: a ScriptModule, which cannot be captured, runs as it is"]
+    with torch.no_grad():
+        torch.testing.assert_close(pipe.components["unet"](X).shape, checker(X).shape)
+    assert fxrewrite.restore(pipe) is pipe
+
+
 class HalfScripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
