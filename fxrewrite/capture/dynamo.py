@@ -27,6 +27,7 @@ from .repeats import OWN_STORAGE, REGION, Stack, relabelled
 from .wrappers import Wrapper, wrap_placeholders
 
 aten = torch.ops.aten
+_DATA = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 
 
 def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
@@ -43,6 +44,7 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
     wrappers = {i: Wrapper(e) for i, e in enumerate(examples) if is_traceable_wrapper_subclass(e)}
     flat = [t for i, e in enumerate(examples) for t in (wrappers[i].tensors() if i in wrappers else [e])]
     mode = next((e.fake_mode for e in flat if isinstance(e, FakeTensor)), None)
+    grad_enabled = torch.is_grad_enabled()
     context = contextlib.nullcontext() if mode is None else mode
 
     def run(*tensors: Any) -> Any:
@@ -50,7 +52,7 @@ def from_dynamo(gm: fx.GraphModule) -> fx.GraphModule:
         inputs = [
             wrappers[i].rebuilt(remaining) if i in wrappers else next(remaining) for i in range(len(examples))
         ]
-        return _Interpreter(gm).run(*inputs)
+        return _Interpreter(gm, detaches=not grad_enabled).run(*inputs)
 
     # `tracing(None)`: the compile's own tracing context belongs to another fake mode than the one
     # of these examples. `preserve_node_meta`: stack traces and module paths, which reports need.
@@ -82,6 +84,9 @@ class _Interpreter(fx.Interpreter):
     (``x.float()``) to the dtype that ``x`` seems to have would be traced as ``x`` itself.
 
     The body of a nested compile region is traced in the place of each of its calls.
+
+    ``detaches``: no gradient is recorded, and ``x.data``, which tracers do not see, is ``x.detach()``.
+    (Where one is, writing through the one is an error that writing through the other is not.)
     """
 
     def __init__(
@@ -90,8 +95,11 @@ class _Interpreter(fx.Interpreter):
         traced_in: dict[int, Stack] | None = None,
         bodies: Bodies | None = None,
         relabel: Callable[[Stack], Stack] | None = None,
+        *,
+        detaches: bool,
     ) -> None:
         super().__init__(gm)
+        self._detaches = detaches
         self._traced_in = {} if traced_in is None else traced_in
         self._bodies = Bodies() if bodies is None else bodies
         self._relabel = relabel
@@ -114,6 +122,8 @@ class _Interpreter(fx.Interpreter):
             return self._body(*args)
         if target is OWN_STORAGE:
             return args[0]
+        if target is _DATA and self._detaches:
+            return args[0].detach()
         result = super().call_function(target, args, kwargs)
         if target is torch.amp.autocast_mode._enter_autocast:
             region = torch.autocast(*args)
@@ -129,7 +139,7 @@ class _Interpreter(fx.Interpreter):
         # Dynamo traced it where it is called first, and its nodes tell those modules
         traced = self._traced_in.setdefault(id(body), called)
         relabel = functools.partial(relabelled, traced=traced, called=called)
-        interpreter = _Interpreter(body, self._traced_in, self._bodies, relabel)
+        interpreter = _Interpreter(body, self._traced_in, self._bodies, relabel, detaches=self._detaches)
         return self._bodies.result(body, operands, called, lambda: interpreter.run(*operands))
 
     def _tell_where(self) -> None:
