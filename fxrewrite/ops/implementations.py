@@ -120,10 +120,9 @@ def _dot(a: Arguments, level: str) -> Iterable[Guard]:
     """One stream over the rows of the weight."""
     yield from _linear(a, level)
     yield from _row_by_row(a, level)
-    if level == "avx512_bf16" and a["x"].dtype != FP16:  # takes_dots of native/cpu/ops/linear_driver.inl.h
-        rows = _rows(a["x"])
-        few = at_most((rows % 16 or rows) if isinstance(rows, int) else rows, 10, "rows beyond whole vectors")
-        yield measured(few, "products by rows of the weight are faster")
+    # takes_dots of native/cpu/ops/linear_driver.inl.h
+    if (level == "avx512_bf16" and a["x"].dtype != FP16) or (level == "amx_bf16" and a["x"].dtype == FP32):
+        yield measured(at_most(_rows(a["x"]), 6, "rows"), "an interleaved panel is faster")
 
 
 def _most_dot_rows(weight: torch.Tensor) -> int:

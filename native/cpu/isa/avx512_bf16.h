@@ -312,6 +312,13 @@ struct Avx512Bf16 : VectorIsa<Avx512Bf16Tag, 16, 6, 4, 6> {
     return (__m512bh)_mm512_broadcast_i32x4(_mm_maskz_loadu_epi16(static_cast<__mmask8>(_bzhi_u32(0xff, count)), a));
   }
 
+  // The first `Count` lanes of each quarter, one behind the other; beyond them anything.
+  template <int Count>
+  static FX_MEMBER F32 first_of_quarters(F32 v) {
+    if constexpr (Count == 4) return v;
+    return _mm512_maskz_compress_ps(static_cast<__mmask16>(((1 << Count) - 1) * 0x1111), v);
+  }
+
   static FX_MEMBER F32 panel_of_columns(const float* row, const float*, int count) { return load(row, count); }
   static FX_MEMBER F32 panel_of_columns(const f16* row, const f16*, int count) { return load(row, count); }
   static FX_MEMBER F32 panel_of_columns(const positive<float>* row, const positive<float>*, int count) {

@@ -142,14 +142,15 @@ FX_INLINE int64_t most_dot_rows(int64_t k) {
   return smaller(larger(k / 20, 4), most);
 }
 
-// Is the dot form faster, as measured? Products by rows of W cost as many as a vector holds, even where x has fewer.
+// Is the dot form faster, as measured? Products by rows of W cost as many as a vector holds, even where x has fewer,
+// unless rows can be split between the forms.
 template <class Isa, class X, class W>
 FX_INLINE bool takes_dots(int64_t m, int64_t k) {
   constexpr int64_t worth_a_vector = 11;
   if (m > most_dot_rows<Isa, X, W>(k)) return false;
-  if constexpr (takes_rows<Isa, const W*, X> && !Isa::template tiles<X>)
-    return m % column_unit > 0 && m % column_unit < worth_a_vector;
-  return true;
+  if constexpr (!takes_rows<Isa, const W*, X> || Isa::template tiles<X>) return true;
+  if constexpr (interleaves<Isa, X>) return m <= most_rows_as_dots;
+  return m % column_unit > 0 && m % column_unit < worth_a_vector;
 }
 
 // Returns the name of the form.

@@ -3,6 +3,7 @@
 // side, and is packed.
 #pragma once
 
+#include "../engine/dot.inl.h"
 #include "../engine/gemm.inl.h"
 #include "../engine/interleaved.inl.h"
 #include "linear_problem.inl.h"
@@ -13,6 +14,9 @@ namespace fx {
 // a sum grows with its length, and nothing coarser hides it.
 template <class X>
 constexpr int64_t longest_chain = sizeof(X) == sizeof(float) ? 192 : INT64_MAX / 8;
+
+// The most rows of x that are dot products where rows could be an interleaved panel, which has at least two vectors.
+constexpr int64_t most_rows_as_dots = 6;
 
 template <class Isa, class Problem>
 class LinearByRows {
@@ -36,8 +40,29 @@ class LinearByRows {
   static constexpr int64_t most_rows = 512;
   static constexpr int64_t packed_bytes = 8 << 20;
 
+  using F32 = typename Isa::F32;
+
   const Problem& p;
   int64_t depth;  // of a panel, in steps of k
+
+  // Rows of x by the form that multiplies them. Whole vectors of rows are panels. A vector that is filled in part costs
+  // what a full one does: so those that are left over, or the last sixteen, are an interleaved panel, where fours are
+  // full, and a few are dot products with the rows of W as they lie. One of them beside the interleaved panel is
+  // cheap; more are not.
+  static constexpr bool splits = !on_tiles && !decodes_beside && interleaves<Isa, X>;
+  struct Split {
+    int64_t panels, interleaved, dots;
+  };
+  Split split(int64_t rows) const {
+    if constexpr (!splits) return {rows, 0, 0};
+    const int64_t left = rows % column_unit;
+    if (left > most_rows_as_dots) {
+      const int64_t dots = left % interleaved_unit == 1;
+      return {rows - left, left - dots, dots};
+    }
+    const int64_t last = (rows - left) % panel == column_unit ? column_unit : 0;
+    return {rows - left - last, last, left};
+  }
 
   // Packs rows [row, row + rows) of x once for all threads, which then share the product.
   void multiply(const Parallel& pool, int64_t row, int64_t rows) const {
@@ -67,20 +92,16 @@ class LinearByRows {
     });
   }
 
-  // Nine to sixteen rows are a panel of their own kind; as the last of more only where chains are long, since their
-  // ends cost it more.
-  bool interleaved(int64_t rows) const {
-    if constexpr (on_tiles || decodes_beside || !interleaves<Isa, X>) return false;
-    const bool half = 2 * rows <= interleaved_columns;  // has a tile of its own: see tile.inl.h
-    return !half && rows <= interleaved_columns && (p.m <= interleaved_columns || sizeof(X) < sizeof(float));
-  }
-
   void pack(Element* packed, int64_t row, int64_t rows) const {
     const auto* from = p.x + row * p.x_stride;
-    if constexpr (!on_tiles && interleaves<Isa, X>) {
-      if (interleaved(rows)) return pack_interleaved<Isa, X>(packed, from, p.x_stride, p.k, rows);
+    const Split form = split(rows);
+    if (form.panels > 0)
+      pack_panel<Isa>(packed, round_up(form.panels, column_unit), from, p.x_stride, 1, p.k, form.panels);
+    if constexpr (splits) {
+      if (form.interleaved > 0)
+        pack_interleaved<Isa, X>(packed + depth * form.panels, from + form.panels * p.x_stride, p.x_stride, p.k,
+                                 form.interleaved);
     }
-    pack_panel<Isa>(packed, round_up(rows, column_unit), from, p.x_stride, 1, p.k, rows);
   }
 
   static int64_t width(int64_t rows, int64_t r) { return smaller(panel, round_up(rows - r, column_unit)); }
@@ -100,15 +121,17 @@ class LinearByRows {
     const int64_t deep = round_up(divide_up(whole, divide_up(whole, most)), line);
     const int64_t columns = whole <= deep ? unit : 5 * unit;
     // An interleaved panel sums in four chains at once.
-    if (interleaved(rows)) return {columns, deep, 6, smaller(deep, 4 * longest_chain<X>)};
+    if (split(rows).panels == 0) return {columns, deep, 24, smaller(deep, 4 * longest_chain<X>)};
     return {columns, deep, rows <= 3 * column_unit ? 8 : 24, smaller(deep, longest_chain<X>)};
   }
 
   // Columns [n, n + columns) of rows [row, row + rows) of y; `packed` are the panels of these rows.
   void block(const Blocks& blocks, const Element* packed, int64_t row, int64_t rows, int64_t n, int64_t columns) const {
+    const Split form = split(rows);
     const int64_t stride = round_up(rows, column_unit) + column_unit;  // no power of two: rows spread over L1's sets
     auto* sums =
         static_cast<float*>(scratch(Scratch::accumulator, sizeof(float) * static_cast<size_t>(columns * stride)));
+    auto* dots = static_cast<F32*>(scratch(Scratch::user0, sizeof(F32) * static_cast<size_t>(form.dots * columns)));
     for (int64_t k0 = 0; k0 == 0 || k0 < p.k; k0 += blocks.depth) {
       const int64_t end = smaller(k0 + blocks.depth, p.k);
       for (int64_t c = 0; c < columns; c += blocks.together) {
@@ -122,14 +145,19 @@ class LinearByRows {
                                     rows, k, some);
           else
             w = p.template rows_of_weight<Isa>(n + c, count, k, some);
-          for (int64_t r = decodes_beside ? panel : 0; r < rows; r += panel)
-            multiply_panel(sums + c * stride + r, stride, k > 0, w, packed + depth * r + k / step * width(rows, r),
-                           count, smaller(panel, rows - r), some, r == 0);
+          for (int64_t r = decodes_beside ? panel : 0; r < form.panels; r += panel)
+            multiply_panel(sums + c * stride + r, stride, k > 0, w,
+                           packed + depth * r + k / step * width(form.panels, r), count,
+                           smaller(panel, form.panels - r), some, r == 0);
+          if constexpr (splits)
+            multiply_last_rows(form, row, sums + c * stride, stride, DotSums<F32>{dots + c, columns, 1}, k > 0, w,
+                               packed + depth * form.panels, count, k, some);
           k += some;
         } while (k < end);
       }
     }
-    finish(sums, stride, row, rows, n, columns);
+    finish(sums, stride, row, rows - form.dots, n, columns);
+    finish_dots(dots, row + rows - form.dots, form.dots, n, columns);
   }
 
   static int64_t chain(int64_t k) {
@@ -149,22 +177,48 @@ class LinearByRows {
     } else {
       const int64_t ahead = first ? w.ahead : 0;
       if (accumulate)
-        multiply_panel(AddTo<Isa>{sums, stride}, w, packed, columns, rows, k, ahead);
+        gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, AddTo<Isa>{sums, stride}, ahead);
       else
-        multiply_panel(StoreTo<Isa>{sums, stride}, w, packed, columns, rows, k, ahead);
+        gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, StoreTo<Isa>{sums, stride}, ahead);
     }
-  }
-  template <class Sink>
-  void multiply_panel(const Sink& sink, const OperandRows<X>& w, const Element* packed, int64_t columns, int64_t rows,
-                      int64_t k, int64_t ahead) const {
-    if constexpr (interleaves<Isa, X>) {
-      if (interleaved(rows))
-        return multiply_interleaved<Isa>(w.values, w.stride, packed, columns, rows, k, sink, ahead);
-    }
-    gemm::multiply_panel<Isa>(w.values, w.stride, packed, columns, rows, k, sink, ahead);
   }
 
-  // The same with the first panel and rows [column, column + columns) of W, which are decoded meanwhile.
+  // The same of the rows of x that no panel holds, for the `some` k from `k` on. Rows of x behind those of panels
+  // begin at `packed`; the sums of dot products go to `dots`.
+  void multiply_last_rows(const Split& form, int64_t row, float* sums, int64_t stride, DotSums<F32> dots,
+                          bool accumulate, const OperandRows<X>& w, const Element* packed, int64_t columns, int64_t k,
+                          int64_t some) const {
+    const X* x = p.x + (row + form.panels + form.interleaved) * p.x_stride + k;
+    if (form.interleaved > 0) {
+      const bool beside = form.dots == 1;
+      const ColumnBeside<F32, X> one{beside ? x : nullptr, dots.at, accumulate};
+      const int64_t ahead = form.panels == 0 ? w.ahead : 0;
+      packed += k / step * round_up(form.interleaved, interleaved_unit);
+      sums += form.panels;
+      if (accumulate)
+        multiply_interleaved<Isa>(w.values, w.stride, packed, columns, form.interleaved, some, AddTo<Isa>{sums, stride},
+                                  ahead, one);
+      else
+        multiply_interleaved<Isa>(w.values, w.stride, packed, columns, form.interleaved, some,
+                                  StoreTo<Isa>{sums, stride}, ahead, one);
+      if (beside) return;
+    }
+    constexpr int64_t group = Isa::dot_columns;
+    if (form.dots == 0) return;
+    for (int64_t c = 0; c < columns; ++c) {
+      const X* from = w.values + c * w.stride;
+      const DotSums<F32> to{dots.at + c * dots.column, dots.row, dots.column};
+      if (c + group <= columns) {
+        dot_all_rows<Isa, group, dot_rows<Isa, X>>(to, x, p.x_stride, from, w.stride, form.dots, some, 0, accumulate);
+        c += group - 1;
+      } else {
+        dot_all_rows<Isa, 1, 1>(to, x, p.x_stride, from, w.stride, form.dots, some, 0, accumulate);
+      }
+    }
+  }
+
+  // The same as multiply_panel with the first panel and rows [column, column + columns) of W, which are decoded
+  // meanwhile.
   OperandRows<X> decode_and_multiply(float* sums, int64_t stride, bool accumulate, int64_t column,
                                      const Element* packed, int64_t columns, int64_t rows, int64_t k_first,
                                      int64_t k) const {
@@ -173,6 +227,20 @@ class LinearByRows {
     if (accumulate)
       return p.template multiply_codes<Isa>(column, columns, k_first, k, packed, first, kept, AddTo<Isa>{sums, stride});
     return p.template multiply_codes<Isa>(column, columns, k_first, k, packed, first, kept, StoreTo<Isa>{sums, stride});
+  }
+
+  // Lanes of dot products are added: those of row r and column c are at r · columns + c.
+  void finish_dots(const F32* dots, int64_t row, int64_t rows, int64_t n, int64_t columns) const {
+    constexpr int lanes = Isa::lanes;
+    const Epilogue<typename Problem::Output> epilogue = p.epilogue();
+    const FinishTo<Isa, typename Problem::Output> to{epilogue, n};
+    for (int64_t r = 0; r < rows; ++r, dots += columns)
+      for (int64_t c = 0; c < columns; c += lanes) {
+        const int count = static_cast<int>(smaller(lanes, columns - c));
+        F32 each[lanes];
+        for (int i = 0; i < lanes; ++i) each[i] = i < count ? dots[c + i] : Isa::zero();
+        to(row + r, c, Isa::sum_each(each), count);
+      }
   }
 
   // The sums are yᵀ: squares of them are transposed in registers.
