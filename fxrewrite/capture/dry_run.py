@@ -122,7 +122,10 @@ def _what_was_wrong(error: BaseException) -> str:
             break
         error = within
     inner = _INNER.search(str(error))
-    return f"{inner['type']}: {inner['text']}" if inner else f"{type(error).__name__}: {first_line(error)}"
+    if inner is None:
+        return f"{type(error).__name__}: {first_line(error)}"
+    line = inner["text"].split(r"\n")[0]  # of a repr
+    return f"{inner['type']}: {line}"
 
 
 def _fake_tensor(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:

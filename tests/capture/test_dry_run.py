@@ -76,3 +76,13 @@ def test_what_stops_a_fake_run_is_said():
     said, _ = capture.run_fake(capture.fake_call(Broken(), (X,), {}), lambda gm, inputs: gm.forward)
     assert said is not None
     assert "\n" not in said
+
+
+def test_an_error_is_told_in_one_line():
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise RuntimeError("the first line\nthe second")
+
+    problem, _ = capture.run_fake(capture.fake_call(Raises(), (torch.ones(2),), {}), lambda gm, _: gm.forward)
+    assert problem is not None
+    assert problem.endswith("the first line")
