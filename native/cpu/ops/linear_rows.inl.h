@@ -121,7 +121,8 @@ class LinearByRows {
     const int64_t deep = round_up(divide_up(whole, divide_up(whole, most)), line);
     const int64_t columns = whole <= deep ? unit : 5 * unit;
     // An interleaved panel sums in four chains at once.
-    if (split(rows).panels == 0) return {columns, deep, 24, smaller(deep, 4 * longest_chain<X>)};
+    if (const Split form = split(rows); form.panels == 0)
+      return {columns, deep, form.interleaved == interleaved_columns ? 6 : 24, smaller(deep, 4 * longest_chain<X>)};
     return {columns, deep, rows <= 3 * column_unit ? 8 : 24, smaller(deep, longest_chain<X>)};
   }
 
