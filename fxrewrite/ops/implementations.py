@@ -90,10 +90,9 @@ def _linear(a: Arguments, level: str) -> Iterable[Guard]:
     elif x.dtype == BF16 and not _at_most(weight.shape[1:], 2560):  # an epilogue does not change that
         rows = _rows(x)
         many = isinstance(rows, int) and rows >= 1024 and _at_most(weight.shape[1:], 4096)
-        # By rows of the weight products are of whole vectors of rows of x: few of them may be empty.
-        filled = level == "avx512_bf16" and isinstance(rows, int) and rows <= 256 and -rows % 16 <= rows // 8
-        if not many and not filled:
-            yield measured(at_most(rows, 32, "rows"), "with deep weights the framework's GEMM is as fast")
+        if not many:
+            faster = at_most(rows, 384 if level == "avx512_bf16" else 32, "rows")
+            yield measured(faster, "with deep weights the framework's GEMM is as fast")
     if x.dtype == FP16:
         yield from _linear_in_float16(a, level)
     if x.dtype == FP32:  # BLAS sums the few outputs of a narrow layer in another way
