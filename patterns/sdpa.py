@@ -158,7 +158,11 @@ class WrittenAttention(_Written):
             zero_first=lambda w, again, zero: op.where(again, zero, w),
         )
         attended = weights @ v
-        return op.any_of(attended, attended.mT, attended.transpose(-3, -2), op.contracted(attended))
+        late = op.weighted_mean(scores, v)
+        return op.any_of(
+            *(form for a in (attended, late) for form in (a, a.mT, a.transpose(-3, -2))),
+            op.contracted(attended),
+        )
 
 
 class SunkAttention(_Written):

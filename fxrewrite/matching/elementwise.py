@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture import computing
-from .reductions import rescued_softmax, softmax_of_its_logarithm, written_softmax
+from .reductions import rescued_softmax, softmax_of_its_logarithm, weighted_mean, written_softmax
 from .terms import CallNode, Dims, Term, argument, aten, rank_of, reads
 from .value import View, is_one, is_tensor, through_broadcast
 
@@ -32,7 +33,7 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
     return [Term("sub", (a, b if alpha == 1 else Term("mul", (b, alpha))))]
 
 
-@reads("mul div", aten.mul.Tensor, aten.mul.Scalar)
+@reads("mul div weighted_mean", aten.mul.Tensor, aten.mul.Scalar)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = elementwise(node, dims, node.args[0], node.args[1])
     terms = [Term("mul", (a, b))]
@@ -40,6 +41,7 @@ def _(node: CallNode, dims: Dims) -> list[Term]:
         inverse, folded = _inverted(factor)
         if inverse is not None:
             terms.append(Term("div", (other, inverse), folded=folded))
+            terms += [replace(t, folded=(*folded, *t.folded)) for t in weighted_mean(other, inverse)]
     return terms
 
 
@@ -57,12 +59,12 @@ def _inverted(factor: Any) -> tuple[View | None, tuple[fx.Node, ...]]:
     return None, ()
 
 
-@reads("mul div softmax", aten.div.Tensor, aten.div.Scalar)
+@reads("mul div softmax weighted_mean", aten.div.Tensor, aten.div.Scalar)
 def _(node: CallNode, dims: Dims) -> list[Term]:
     a, b = elementwise(node, dims, node.args[0], node.args[1])
     if isinstance(b, (int, float)):
         return [Term("mul", (a, 1.0 / b))] if b else []
-    return [Term("div", (a, b)), *written_softmax(node, dims)]
+    return [Term("div", (a, b)), *written_softmax(a, b), *weighted_mean(a, b)]
 
 
 @reads("relu", aten.relu.default)

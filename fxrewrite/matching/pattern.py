@@ -159,6 +159,10 @@ class Vocabulary:
     def softmax(self, x: Pattern, dim: int) -> Pattern:
         return Call("softmax", (x,), {"dim": dim})
 
+    def weighted_mean(self, x: Pattern, v: Pattern) -> Pattern:
+        """softmax(x) @ v, written with the division by the softmax's sum after the product."""
+        return Call("weighted_mean", (x, v))
+
     def rescued(self, weights: Pattern) -> Pattern:
         """A softmax with zeros in the place of rows whose every score is -inf."""
         return Call("rescued", (weights,))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import fx
 
-from .terms import CallNode, Dims, Term, argument, aten, dim_in_view, rank_of, reads
-from .value import View, is_tensor
+from .terms import CallNode, Dims, Term, argument, aten, dim_in_view, rank_of, readings, reads
+from .transparent import rearranged
+from .value import View, is_tensor, through_broadcast
 
 
 @reads("softmax", aten.softmax.int, aten._softmax.default)
@@ -56,28 +58,72 @@ def _reduced(op: str, node: CallNode, dims: Dims) -> list[Term]:
     ]
 
 
-def written_softmax(node: CallNode, dims: Dims) -> list[Term]:
+def written_softmax(a: Any, b: Any) -> list[Term]:
     """exp(x - max(x)) / sum(exp(x - max(x))), along one dim. Without the maximum it can overflow."""
-    exp: Any = node.args[0]
-    total: Any = node.args[1]
-    if not is_tensor(exp) or not is_tensor(total) or exp.target is not aten.exp.default:
-        return []
-    over = _reduced_dim(total, aten.sum.dim_IntList)
-    dim = dim_in_view(node, dims, over) if over is not None else None
-    shifted = _less_its_maximum(exp.args[0], over) if total.args[0] is exp else None
-    if dim is None or shifted is None:
-        return []
-    x, folded = shifted
-    return [Term("softmax", (View(x, dims),), {"dim": dim}, folded=(exp, total, *folded))]
+    exp, passed = _behind(a)
+    return [
+        Term("softmax", (x,), {"dim": dim}, (*passed, *folded))
+        for summed, x, dim, folded in _sums_of_exponentials(b)
+        if summed == exp
+    ]
+
+
+def weighted_mean(a: Any, b: Any) -> list[Term]:
+    """(exp(x - max(x)) @ v) / sum(exp(x - max(x))): softmax(x) @ v, divided after the product."""
+    terms = []
+    for summed, x, dim, folded in _sums_of_exponentials(b):
+        for product in readings(a) if dim == -1 and isinstance(a, View) else ():
+            exp, passed = _behind(product.args[0])
+            if product.op == "matmul" and exp == summed:
+                between = (a.node, *product.folded, *passed, *folded)
+                terms.append(Term("weighted_mean", (x, product.args[1]), folded=between))
+    return terms
 
 
 def softmax_of_its_logarithm(node: CallNode, dims: Dims) -> list[Term]:
-    """exp(log_softmax(x))"""
+    """exp(log_softmax(x)), or exp(x - logsumexp(x))"""
     log: Any = node.args[0]
-    if log.target not in (aten.log_softmax.int, aten._log_softmax.default):
+    if log.target in (aten.log_softmax.int, aten._log_softmax.default):
+        dim = dim_in_view(node, dims, log.args[1])
+        return (
+            [] if dim is None else [Term("softmax", (View(log.args[0], dims),), {"dim": dim}, folded=(log,))]
+        )
+    if log.target is not aten.sub.Tensor or argument(log, 2, "alpha", 1) != 1:
         return []
-    dim = dim_in_view(node, dims, log.args[1])
-    return [] if dim is None else [Term("softmax", (View(log.args[0], dims),), {"dim": dim}, folded=(log,))]
+    x, total = (through_broadcast(item, dims, rank_of(log)) for item in log.args[:2])
+    return [
+        Term("softmax", (x,), term.attrs, folded=(log, *folded))
+        for term, folded in _reductions("logsumexp", total)
+        if term.args[0] == x
+    ]
+
+
+def _sums_of_exponentials(total: Any) -> Iterator[tuple[View, View, int, tuple[fx.Node, ...]]]:
+    """(exp(x - max(x)), x, dim, the nodes between), where ``total`` is the sum of the first along ``dim``."""
+    for term, outer in _reductions("sum", total):
+        (exp, inner), dim = _behind(term.args[0]), term.attrs["dim"]
+        if exp.node.target is not aten.exp.default or exp.dims[dim] is None:
+            continue
+        shifted = _less_its_maximum(exp.node.args[0], exp.dims[dim])
+        if shifted is not None:
+            x, folded = shifted
+            yield exp, View(x, exp.dims), dim, (exp.node, *inner, *outer, *folded)
+
+
+def _reductions(op: str, item: Any) -> Iterator[tuple[Term, tuple[fx.Node, ...]]]:
+    """The readings of ``item`` as ``op``, and the nodes between."""
+    view, passed = _behind(item)
+    if isinstance(view, View):
+        yield from ((term, (*passed, view.node)) for term in readings(view) if term.op == op)
+
+
+def _behind(item: Any) -> tuple[Any, tuple[fx.Node, ...]]:
+    """``item`` behind rearrangements of its dims, and the nodes that rearrange them."""
+    passed: list[fx.Node] = []
+    while isinstance(item, View) and (inner := rearranged(item)) is not None:
+        passed.append(item.node)
+        item = inner
+    return item, tuple(passed)
 
 
 def rescued_softmax(node: CallNode, dims: Dims) -> list[Term]:

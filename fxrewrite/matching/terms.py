@@ -8,6 +8,7 @@ a pattern takes the reading that it asks for. Operators of terms, with their att
     projection(x, weight, bias|None)  weight as [N..., K...]; kept, summed, order, own (dims)
     sdpa(q, k, v, mask|None)        dropout, is_causal, scale, enable_gqa
     softmax(x)                      dim
+    weighted_mean(x, v)             softmax(x) @ v along the last dim of x, divided after the product
     rescued(p)                      a softmax, 0 where all that it was taken of is -inf
     add(a, b) mul(a, b) div(a, b)   numbers and tensors; a / 8 is a * 0.125; a * (1 / b) is a / b
     relu(x) sigmoid(x) cast(x) reciprocal(x)

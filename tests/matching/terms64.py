@@ -71,6 +71,7 @@ _MEANING: dict[str, Any] = {
     "cat": lambda a, b, dim: torch.cat([a, b], dim),
     "sdpa": lambda q, k, v, mask, dropout, **flags: F.scaled_dot_product_attention(q, k, v, mask, **flags),
     "softmax": lambda x, dim: x.softmax(dim),
+    "weighted_mean": lambda x, v: x.softmax(-1) @ v,
     "add": lambda a, b: _number(a) + b,
     "sub": lambda a, b: _number(a) - b,
     "mul": lambda a, b: _number(a) * b,

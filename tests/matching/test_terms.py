@@ -148,6 +148,25 @@ CASES = {
     "clamp above": (lambda a: a.clamp(max=0), (r(2, 3),), ""),
     "exp": (lambda a: a.exp(), (r(2, 3),), "exp"),
     "exp of log_softmax": (lambda a: a.log_softmax(0).exp(), (r(2, 3),), "exp softmax"),
+    "exp less logsumexp": (
+        lambda a: (a - a.logsumexp(1, keepdim=True)).exp(), (r(2, 3, 4),), "exp softmax"
+    ),
+    "exp less logsumexp, unsqueezed": (
+        lambda a: (a - a.logsumexp(1).unsqueeze(1)).exp(), (r(2, 3, 4),), "exp softmax"
+    ),
+    "exp less logsumexp, moved": (lambda a: (a - a.logsumexp(1)).exp(), (r(3, 3),), "exp"),
+    "divided late": (
+        lambda a, v: (lambda e: e @ v / e.sum(-1, keepdim=True))((a - a.amax(-1, keepdim=True)).exp()),
+        (r(2, 3, 4), r(2, 4, 5)), "div weighted_mean"
+    ),
+    "divided late, reciprocal": (
+        lambda a, v: (lambda e: e @ v * (1 / e.sum(-1)[..., None]))((a - a.amax(-1, keepdim=True)).exp()),
+        (r(2, 3, 4), r(2, 4, 5)), "mul div weighted_mean"
+    ),
+    "divided late, other dim": (
+        lambda a, v: (lambda e: e @ v / e.sum(-2, keepdim=True))((a - a.amax(-1, keepdim=True)).exp()),
+        (r(2, 3, 3), r(2, 3, 3)), "div"
+    ),
     "exp of a logarithm": (lambda a: a.exp().log().exp(), (r(2, 3),), "exp"),
     "masked_fill": (lambda a, m: a.masked_fill(m, -9.0), (r(2, 3, 4), keep(3, 4)), "masked_fill"),
     "masked_fill, mask wider": (lambda a, m: a.masked_fill(m, -9.0), (r(4), keep(3, 4)), "masked_fill"),

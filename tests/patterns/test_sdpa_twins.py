@@ -14,6 +14,10 @@ from .attention import INF, KEEP, K, Q, V, by_hand, t
 pytestmark = pytest.mark.usefixtures("any_kernel")
 
 
+def exp_of(scores):
+    return (scores - scores.amax(-1, keepdim=True)).exp()
+
+
 S, G, M, E = Reason.STRUCTURE, Reason.GUARD, Reason.METADATA, Reason.ESCAPES
 TWINS = {
     "softmax over queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, S, "softmax with {'dim'"),
@@ -25,6 +29,55 @@ TWINS = {
     ),
     "maximum of another dim": (
         lambda q, k, v: by_hand(q @ k.mT, lambda s: s.amax(-2, keepdim=True)) @ v,
+        None,
+        "",
+    ),
+    "exp less logsumexp of another dim": (
+        lambda q, k, v: (lambda s: (s - s.logsumexp(-2, keepdim=True)).exp() @ v)(q @ k.mT),
+        None,
+        "",
+    ),
+    "exp less logsumexp of other scores": (
+        lambda q, k, v: (lambda s: (s - (s * 2).logsumexp(-1, keepdim=True)).exp() @ v)(q @ k.mT),
+        None,
+        "",
+    ),
+    "exp less twice logsumexp": (
+        lambda q, k, v: (lambda s: s.sub(s.logsumexp(-1, keepdim=True), alpha=2).exp() @ v)(q @ k.mT),
+        None,
+        "",
+    ),
+    "exp less logsumexp, the wrong way round": (
+        lambda q, k, v: (lambda s: (s.logsumexp(-1, keepdim=True) - s).exp() @ v)(q @ k.mT),
+        None,
+        "",
+    ),
+    "divided late by the sum over queries": (
+        lambda q, k, v: (lambda e: (e @ v[:, :, :6, :6]) / e.sum(-2, keepdim=True))(
+            exp_of(q @ k[:, :, :6].mT)
+        ),
+        None,
+        "",
+    ),
+    "divided late by a sum beside its rows": (
+        lambda q, k, v: (lambda e: (e @ v[:, :, :6, :6]) / e.sum(-1).unsqueeze(-2))(
+            exp_of(q @ k[:, :, :6].mT)
+        ),
+        None,
+        "",
+    ),
+    "divided late by a sum and more": (
+        lambda q, k, v: (lambda e: (e @ v) / (e.sum(-1, keepdim=True) + 1e-3))(exp_of(q @ k.mT)),
+        None,
+        "",
+    ),
+    "divided late by another sum": (
+        lambda q, k, v: (lambda s: (exp_of(s) @ v) / exp_of(s * 2).sum(-1, keepdim=True))(q @ k.mT),
+        None,
+        "",
+    ),
+    "divided late without the maximum": (
+        lambda q, k, v: (lambda e: (e @ v) / e.sum(-1, keepdim=True))((q @ k.mT).exp()),
         None,
         "",
     ),

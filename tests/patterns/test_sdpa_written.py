@@ -33,6 +33,22 @@ def test_written_before_and_after():
     assert found.of("sdpa").rule == "WrittenAttention"
 
 
+def test_divided_late_before_and_after():
+    def function(q, k, v):
+        e = exp_of(q @ k.mT * 0.3)
+        return (e @ v) / e.sum(-1, keepdim=True)
+
+    found = rewritten(function, Q, K, V)
+    assert found.of("sdpa").rule == "WrittenAttention"
+    for gone in ("matmul", "exp", "amax", "sum", "div"):
+        assert f" = {gone}." in found.before
+        assert f" = {gone}." not in found.after
+
+
+def exp_of(scores):
+    return (scores - scores.amax(-1, keepdim=True)).exp()
+
+
 WRITTEN = {
     "no scale": lambda q, k, v: (q @ k.mT).softmax(-1) @ v,
     "scale, mul": lambda q, k, v: (q @ k.mT * 0.3).softmax(-1) @ v,
@@ -73,6 +89,36 @@ WRITTEN = {
         (lambda s: s.sub_(s.amax(-1, keepdim=True)).exp_())(q @ k.mT * 0.3)
     ),
     "exp of log_softmax": lambda q, k, v: (q @ k.mT).log_softmax(-1).exp() @ v,
+    "exp less logsumexp": lambda q, k, v: (lambda s: (s - torch.logsumexp(s, -1, keepdim=True)).exp() @ v)(
+        q @ k.mT * 0.3
+    ),
+    "exp less logsumexp, unsqueezed": lambda q, k, v: (lambda s: (s - s.logsumexp(-1)[..., None]).exp() @ v)(
+        q @ k.mT * 0.3
+    ),
+    "softmax written out, sum unsqueezed": lambda q, k, v: (lambda e: (e / e.sum(-1).unsqueeze(-1)) @ v)(
+        exp_of(q @ k.mT)
+    ),
+    "divided after the product": lambda q, k, v: (lambda e: (e @ v) / e.sum(-1, keepdim=True))(
+        exp_of(q @ k.mT * 0.3)
+    ),
+    "divided after the product, sum unsqueezed": lambda q, k, v: (
+        lambda e: (e @ v) / e.sum(-1).unsqueeze(-1)
+    )(exp_of(q @ k.mT)),
+    "divided after the product, reciprocal": lambda q, k, v: (
+        lambda e: e.sum(-1, keepdim=True).reciprocal() * (e @ v)
+    )(exp_of(q @ k.mT)),
+    "divided after the product, one over": lambda q, k, v: (
+        lambda e: (e @ v) * (1 / e.sum(-1, keepdim=True))
+    )(exp_of(q @ k.mT)),
+    "divided after the product, in place": lambda q, k, v: (lambda e: (e @ v).div_(e.sum(-1, keepdim=True)))(
+        exp_of(q @ k.mT)
+    ),
+    "divided after the product, einsum": lambda q, k, v: (
+        lambda e: torch.einsum("bhqk,bhkd->bhqd", e, v) / e.sum(-1, keepdim=True)
+    )(exp_of(q @ k.mT)),
+    "divided after the product, from the left": lambda q, k, v: (
+        lambda e: (v.mT @ e.mT) / e.mT.sum(-2, keepdim=True)
+    )(exp_of(q @ k.mT)),
     "einsum, scores only": lambda q, k, v: torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1) @ v,
     "capped": lambda q, k, v: (5 * torch.tanh(q @ k.mT / 5)).softmax(-1) @ v,
     "capped after a scale": lambda q, k, v: ((q @ k.mT * 0.3 / 2).tanh() * 2).softmax(-1) @ v,
