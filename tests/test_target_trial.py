@@ -158,6 +158,16 @@ def test_blocks_alike_run_once(widths, scales, runs):
     assert not any("forward" in vars(block) for block in model.blocks)
 
 
+def test_blocks_that_share_an_object_run_each():
+    class Cache:
+        def __rmul__(self, x):
+            return x
+
+    seen: list[torch.Size] = []
+    taken(Stack((4, 4, 4), seen), {"x": on_meta(2, 4), "scales": [Cache()] * 3})
+    assert len(seen) == 3
+
+
 def test_blocks_on_other_shapes_run_again():
     seen: list[torch.Size] = []
     found = taken(Stack((4, 4, 4), seen), {"x": on_meta(2, 3)}, {"x": on_meta(5, 4)})

@@ -67,7 +67,7 @@ def one_target(text: str, inputs: Sequence[str], dtype: str | None) -> Target:
     with stdout_to_stderr(), progress("Filling in random numbers"):
         try:
             return materialise(models[0])
-        except Exception as error:  # of memory, say
+        except (MemoryError, RuntimeError) as error:  # torch raises either where memory is short
             raise TargetError(f"{text} cannot be given values: {describe(error)}; {DEBUG}") from error
 
 

@@ -61,17 +61,14 @@ def load_config(
                 f"{path}: {library}.{kind} cannot be built: {describe(error)}; {DEBUG}"
             ) from error
 
-    refused: TargetError | None = None
     for chosen in dtypes:
         model = build("meta", chosen)
         try:
             given = _inputs(model, library, chosen, inputs, path)
             break
-        except TargetError as error:
-            refused = refused or error
-    else:
-        assert refused is not None
-        raise refused
+        except TargetError:
+            if chosen is dtypes[-1]:
+                raise
     notes = [
         f"{kind} on the {device} device in {str(chosen).removeprefix('torch.')}, called with "
         + ", ".join(f"{name}={_short(value)}" for name, value in given.items())

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .configured import first_of, value_of
+
 TEXT_TOKENS, FRAMES, SIZE = 128, 5, 32
 """Where the configuration does not say: tokens of a prompt, frames and height or width of latents."""
 LONG_CLIP, LARGE = 17, 128
@@ -37,7 +39,7 @@ def candidates(model: Any, signature: inspect.Signature, dtype: Any) -> Iterator
     """Inputs to try, the likeliest first: what each layout of latents needs, then all that is known."""
     config, names = model.config, signature.parameters
     required = {name for name, parameter in names.items() if parameter.default is parameter.empty}
-    channels = _first(config, _CHANNELS, 3 if "sample" in names and "timestep" not in names else 4)
+    channels = first_of(config, _CHANNELS, 3 if "sample" in names and "timestep" not in names else 4)
     for chosen in (required, names.keys() - _PICTURES, names.keys()):
         for latents, extent in _latents(channels, *_extent(config)):
             sizes = _Sizes(config, dtype, latents, channels, *extent)
@@ -66,10 +68,10 @@ def _latents(
 
 
 def _extent(config: Any) -> tuple[int, int]:
-    size = _get(config, "sample_size") or SIZE
+    size = value_of(config, "sample_size") or SIZE
     if isinstance(size, (list, tuple)):
         return int(size[0]), int(size[-1])
-    return int(_get(config, "sample_height") or size), int(_get(config, "sample_width") or size)
+    return int(value_of(config, "sample_height") or size), int(value_of(config, "sample_width") or size)
 
 
 @dataclass(frozen=True)
@@ -99,19 +101,19 @@ class _Sizes:
 
     @property
     def text_tokens(self) -> int:
-        return int(_get(self.config, "max_text_seq_length") or TEXT_TOKENS)
+        return int(value_of(self.config, "max_text_seq_length") or TEXT_TOKENS)
 
     @property
     def axes(self) -> int:
-        return len(_first(self.config, ("axes_dims_rope", "axes_dim_rope", "axes_dims"), (0, 0, 0)))
+        return len(first_of(self.config, ("axes_dims_rope", "axes_dim_rope", "axes_dims"), (0, 0, 0)))
 
     def text(self, *names: str) -> Any:
         """Embeddings of a prompt, as wide as the configuration says under one of ``names``."""
-        return self.tensor(1, self.text_tokens, _one(_first(self.config, names, _SOME_WIDTH)))
+        return self.tensor(1, self.text_tokens, _one(first_of(self.config, names, _SOME_WIDTH)))
 
     def picture(self) -> Any:
         """Embeddings of a picture."""
-        return self.tensor(1, IMAGE_TOKENS, _one(_first(self.config, _IMAGE_WIDTHS, _SOME_WIDTH)))
+        return self.tensor(1, IMAGE_TOKENS, _one(first_of(self.config, _IMAGE_WIDTHS, _SOME_WIDTH)))
 
 
 _Build = Callable[[_Sizes], Any]
@@ -139,7 +141,7 @@ _OPTIONAL: dict[str, _Build] = {
     "cap_feats": lambda s: [s.text(*_TEXT_WIDTHS)[0]],
     "pooled_projections": lambda s: s.tensor(1, _SOME_WIDTH),
     "clip_text_pooled": lambda s: s.tensor(
-        1, 1, _first(s.config, ("clip_text_pooled_in_channels",), _SOME_WIDTH)
+        1, 1, first_of(s.config, ("clip_text_pooled_in_channels",), _SOME_WIDTH)
     ),
     "encoder_attention_mask": lambda s: s.truths(1, s.text_tokens),
     "encoder_attention_mask_2": lambda s: s.truths(1, s.text_tokens),
@@ -148,10 +150,10 @@ _OPTIONAL: dict[str, _Build] = {
     "mask": lambda s: s.truths(1, s.text_tokens),
     "encoder_hidden_states_image": lambda s: s.picture(),
     "image_embeds": lambda s: s.picture(),
-    "image_embeddings": lambda s: s.tensor(1, _one(_first(s.config, _TEXT_WIDTHS, _SOME_WIDTH))),
+    "image_embeddings": lambda s: s.tensor(1, _one(first_of(s.config, _TEXT_WIDTHS, _SOME_WIDTH))),
     "image_latents": lambda s: s.tensor(*s.latents),
     "control_hidden_states": lambda s: s.tensor(
-        1, _first(s.config, ("vace_in_channels",), s.channels), s.frames, s.height, s.width
+        1, first_of(s.config, ("vace_in_channels",), s.channels), s.frames, s.height, s.width
     ),
     "x": lambda s: [s.tensor(s.channels, s.frames, s.height, s.width)],
     "img_shapes": lambda s: [[(s.frames, s.height, s.width)]],
@@ -171,13 +173,13 @@ def _named_by_configuration(sizes: _Sizes, names: Any) -> dict[str, Any]:
     """Inputs that a model takes where its configuration says so."""
     config = sizes.config
     found: dict[str, Any] = {}
-    if _first(config, _TEXT_WIDTHS, None):
+    if first_of(config, _TEXT_WIDTHS, None):
         found["encoder_hidden_states"] = sizes.text(*_TEXT_WIDTHS)
-    if pooled := _first(config, ("pooled_projection_dim", "in_text_dim2"), None):
+    if pooled := first_of(config, ("pooled_projection_dim", "in_text_dim2"), None):
         found["pooled_projections"] = sizes.tensor(1, pooled)
-    if _get(config, "guidance_embeds"):
+    if value_of(config, "guidance_embeds"):
         found["guidance"] = sizes.tensor(1)
-    if _get(config, "num_embeds_ada_norm") or _get(config, "num_class_embeds"):
+    if value_of(config, "num_embeds_ada_norm") or value_of(config, "num_class_embeds"):
         found["class_labels"] = sizes.integers(1)
     if {"num_frames", "height", "width"} <= names.keys():
         found.update(num_frames=sizes.frames, height=sizes.height, width=sizes.width)
@@ -187,7 +189,7 @@ def _named_by_configuration(sizes: _Sizes, names: Any) -> dict[str, Any]:
 def _added(sizes: _Sizes) -> dict[str, Any]:
     """Conditions that are passed in a dict of their own."""
     config = sizes.config
-    if _get(config, "addition_embed_type") == "text_time":
+    if value_of(config, "addition_embed_type") == "text_time":
         ids = 6  # original size, crop and target size, two numbers each
         text = config.projection_class_embeddings_input_dim - ids * config.addition_time_embed_dim
         return {"text_embeds": sizes.tensor(1, text), "time_ids": sizes.tensor(1, ids)}
@@ -196,11 +198,3 @@ def _added(sizes: _Sizes) -> dict[str, Any]:
 
 def _one(width: Any) -> int:
     return int(width[0]) if isinstance(width, (list, tuple)) else int(width)
-
-
-def _get(config: Any, name: str) -> Any:
-    return config.get(name) if hasattr(config, "get") else getattr(config, name, None)
-
-
-def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
-    return next((value for name in names if (value := _get(config, name)) is not None), default)

@@ -33,6 +33,8 @@ def blocks_run_once(model: nn.Module) -> Iterator[None]:
 def _once(kind: Hashable, forward: Callable[..., Any], results: dict[Hashable, Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         leaves, form = tree_flatten((args, kwargs))
+        if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):  # a cache, say
+            return forward(*args, **kwargs)
         key = kind, str(form), tuple(map(_form, leaves))
         if key not in results:
             results[key] = forward(*args, **kwargs)
@@ -41,7 +43,10 @@ def _once(kind: Hashable, forward: Callable[..., Any], results: dict[Hashable, A
     return run
 
 
+_PLAIN = (bool, int, float, str, type(None))
+
+
 def _form(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.dtype
-    return type(value), value if isinstance(value, (bool, int, float, str, type(None))) else id(value)
+    return type(value), value

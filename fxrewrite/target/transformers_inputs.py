@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from .configured import first_of
+
 TOKENS = 128
 """Tokens of a prompt; models that take fewer get as many as they take."""
 SAMPLES, FRAMES = 16000, 3000
@@ -44,13 +46,11 @@ def _layouts(config: Any, dtype: Any) -> Iterator[dict[str, Any]]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     vision = getattr(config, "vision_config", None) or config
     tokens = min(TOKENS, getattr(text, "max_position_embeddings", None) or TOKENS)
-    side = next((size for name in ("image_size", "crop_size") if (size := getattr(vision, name, None))), 224)
+    side = first_of(vision, ("image_size", "crop_size"), 224)
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
-    channels = next((n for name in ("num_channels", "in_chans") if (n := getattr(vision, name, None))), 3)
-    pictures = next(
-        (n for name in ("num_frames", "frames_per_clip") if (n := getattr(vision, name, None))), PICTURES
-    )
-    mel = next((n for name in ("num_mel_bins", "n_mels") if (n := getattr(config, name, None))), 80)
+    channels = first_of(vision, ("num_channels", "in_chans"), 3)
+    pictures = first_of(vision, ("num_frames", "frames_per_clip"), PICTURES)
+    mel = first_of(config, ("num_mel_bins", "n_mels"), 80)
     found = {
         "input_ids": tensor(1, tokens, dtype=torch.int64),
         "pixel_values": tensor(1, channels, height, width),
