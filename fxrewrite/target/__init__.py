@@ -29,7 +29,8 @@ def load(
 
     ``inputs`` are example inputs by name, in place of those that would be chosen; ``dtype`` the one
     of a model built from a configuration (default: what that says, else bfloat16, or float32 for a model
-    that runs in it alone), ``device`` where it is built. Raises `TargetError` where ``text`` leads to no model.
+    that runs in it alone), ``device`` where it is built. Raises `TargetError` where ``text`` leads to no
+    model.
     """
     inputs = dict(inputs or {})
     if text.endswith(".pt2"):
